@@ -1,0 +1,45 @@
+# Every target sets up what it needs. `make` alone lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUN := source $(BIN)/activate &&
+
+.PHONY: help setup demo test lint synth drill bench lock clean
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: $(READY) ## virtual environment with everything pinned, Node, kubectl, helm, the AWS and CDK CLIs
+
+$(READY): requirements.txt package-lock.json pyproject.toml tools/link.py
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing requirements.txt (a minute or two the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python tools/link.py
+	@touch $(READY)
+
+demo: $(READY) ## the main job on this machine: deploy, train, kill, resume, destroy
+	@$(RUN) python -m local.demo
+
+test: $(READY) ## all tests that need neither an account nor a cluster
+	@$(RUN) python -m pytest -n 2 --dist loadgroup
+
+lint: $(READY) ## style, types, forbidden imports
+	@$(RUN) ruff check . && ruff format --check . && mypy && python -m tools.arrows
+
+synth: $(READY) ## templates and manifests of every environment, without an account
+	@$(RUN) for name in reference production local; do cdk synth --quiet -c env=$$name -o cdk.out/$$name || exit; done
+
+bench: $(READY) ## the budgets, measured on this machine
+	@$(RUN) python -m benchmarks
+
+lock: ## requirements.txt from requirements.in
+	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header requirements.in -o requirements.txt
+
+clean: ## end the local cloud and remove everything that was made
+	@if [ -x $(BIN)/hyperpod-rl ]; then $(BIN)/hyperpod-rl local down; fi
+	@rm -rf $(VENV) node_modules cdk.out dist .local build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,142 @@
+"""Names of deployed things: physical names that must not change, SSM parameters, namespaces, service accounts, paths.
+
+What must not be replaced (HyperPod, EKS, FSx) has an explicit physical name, so that AWS itself refuses a silent replacement.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from config.environment import Environment
+from config.problems import Problem, Refused
+
+PREFIX = "hyperpod-rl"
+# The operator and its users agree on these: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ray-endpoint-operator.html
+ENDPOINT_OPERATOR_NAMESPACE = "hyperpod-ray"
+KUBERAY_NAMESPACE = "kuberay"
+DEPENDENCY_CHART_NAMESPACE = "kube-system"
+DEPENDENCY_CHART_RELEASE = "hyperpod-dependencies"
+OBSERVABILITY_NAMESPACE = "hyperpod-observability"
+OBSERVABILITY_SERVICE_ACCOUNT = "hyperpod-observability-operator-otel-collector"
+OBSERVABILITY_ADDON = "amazon-sagemaker-hyperpod-observability"
+TRAINING_SERVICE_ACCOUNT = "ray-training"
+SERVING_SERVICE_ACCOUNT = "ray-serving"
+SHARED_CLAIM = "shared"
+DASHBOARD_PORT, CLIENT_PORT, GCS_PORT, SERVE_PORT = 8265, 10001, 6379, 8000
+LUSTRE_PORTS = (988, 988), (1018, 1023)
+ADAPTER_PREFIX = "lora-adapters/"
+RUNS_PREFIX = "runs/"
+EXPORT_PREFIX = "shared/"
+
+
+class Stack(StrEnum):
+    """Stacks, one life span each, in the order of their creation."""
+
+    NETWORK = "Network"
+    DATA = "Data"
+    TELEMETRY = "Telemetry"
+    CLUSTER = "Cluster"
+    HYPERPOD = "HyperPod"
+    NODES_READY = "NodesReady"
+    PLATFORM = "Platform"
+    OBSERVABILITY = "Observability"
+    STUDIO = "Studio"
+
+
+class Parameter(StrEnum):
+    """SSM parameters below `/hyperpod-rl/<environment>/`: what a deployed environment is called."""
+
+    EKS_CLUSTER = "eks-cluster-name"
+    HYPERPOD_CLUSTER = "hyperpod-cluster-name"
+    HYPERPOD_ARN = "hyperpod-cluster-arn"
+    FILE_SYSTEM_ID = "file-system-id"
+    FILE_SYSTEM_DNS = "file-system-dns-name"
+    FILE_SYSTEM_MOUNT = "file-system-mount-name"
+    ARTIFACT_BUCKET = "artifact-bucket"
+    IMAGE_REPOSITORY = "image-repository-uri"
+    IMAGE_PROJECT = "image-build-project"
+    PROMETHEUS_ENDPOINT = "prometheus-endpoint"
+    PROMETHEUS_ARN = "prometheus-arn"
+    GRAFANA_ID = "grafana-workspace-id"
+    GRAFANA_ENDPOINT = "grafana-endpoint"
+    NODES_READY = "nodes-ready"
+
+
+def stack(env: Environment, which: Stack) -> str:
+    """CloudFormation stack name."""
+    return f"{PREFIX}-{env.name}-{which.value}"
+
+
+def parameter_path(env: Environment) -> str:
+    """Path of all SSM parameters of an environment."""
+    return f"/{PREFIX}/{env.name}/"
+
+
+def parameter(env: Environment, which: Parameter) -> str:
+    """Full name of one SSM parameter."""
+    return parameter_path(env) + which.value
+
+
+def eks_cluster(env: Environment) -> str:
+    """Physical name of the EKS cluster."""
+    return f"{PREFIX}-{env.name}"
+
+
+def hyperpod_cluster(env: Environment) -> str:
+    """Physical name of the HyperPod cluster (at most 63 characters)."""
+    return f"{PREFIX}-{env.name}"
+
+
+def file_system(env: Environment) -> str:
+    """Name tag of the FSx file system (FSx has no physical name of the user's choosing)."""
+    return f"{PREFIX}-{env.name}"
+
+
+def artifact_bucket(env: Environment) -> str:
+    """S3 bucket for adapters, releases and run records: at most 63 characters, so the environment's name has at most 24."""
+    return f"{PREFIX}-{env.name}-{env.account}-{env.region}"
+
+
+def lifecycle_bucket(env: Environment) -> str:
+    """S3 bucket for lifecycle scripts; the managed node policy covers names that begin with `sagemaker-` only."""
+    return f"sagemaker-{PREFIX}-{env.name}-{env.account}"
+
+
+def image_uri(env: Environment) -> str:
+    """URI of the training image in the environment's own ECR: by digest where it is pinned, else by tag."""
+    suffix = "amazonaws.com.cn" if env.region.startswith("cn-") else "amazonaws.com"
+    repository = f"{env.account}.dkr.ecr.{env.region}.{suffix}/{image_repository(env)}"
+    return f"{repository}@{env.image.digest}" if env.image.digest else f"{repository}:{env.image.tag}"
+
+
+def image_repository(env: Environment) -> str:
+    """ECR repository name; the reference environment carries the article's name, others have their own beside it."""
+    return env.image.repository if env.name == "reference" else f"{env.image.repository}-{env.name}"
+
+
+RUN_ID = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
+
+
+def check_run_id(run_id: str) -> str:
+    """A run id is a file name, a Kubernetes name part and a Ray submission id at once. Raises Refused."""
+    if not RUN_ID.match(run_id):
+        raise Refused(
+            Problem(
+                "run id",
+                run_id,
+                "it must be 1 to 48 of a-z, 0-9 and `-`, with no `-` at either end",
+                "for example maze-grpo-1",
+            )
+        )
+    return run_id
+
+
+def submission_id(run_id: str, attempt: int) -> str:
+    """Ray's submission id of one attempt; unique for the cluster, so a fixed one would be refused the second time."""
+    return f"{run_id}-a{attempt}"
+
+
+def run_folder(env: Environment, run_id: str) -> str:
+    """Folder on the shared file system below which one run writes everything."""
+    return f"{env.storage.file_system.mount_path}/runs/{run_id}"

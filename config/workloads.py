@@ -1,0 +1,69 @@
+"""What runs on the cluster: the Ray cluster, the training and the endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config.model import AbsolutePath, Name, Part, Positive, RayClusterName, RayServiceName, Scalar, text
+
+# Ray Serve takes what stands before the first `:` as the base model, so an id with one would be read as an adapter.
+ModelId = Annotated[
+    str,
+    text(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        rule="a model id has letters, digits, `.`, `_` and `-`, and no `:`",
+        example="visgym-qwen3vl",
+    ),
+]
+
+
+class RayCluster(Part):
+    """The RayCluster that training runs on: one head, one worker pod a node of the `workers` group."""
+
+    name: RayClusterName = "skyrl-visgym"
+    namespace: Name = "training"
+    worker_cpus: Positive | None = None
+    worker_memory_gib: Positive | None = None
+    head_cpus: Positive | None = None
+    head_memory_gib: Positive | None = None
+    shared_memory_gib: Positive | None = None
+    autoscaling: bool = False
+    gcs_fault_tolerance: bool = False
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class Training(Part):
+    """The job. `overrides` are SkyRL's own keys; what the environment can derive (placement, paths) is not written here."""
+
+    base_model: AbsolutePath = "/shared/models/visgym_sft_mixed_qwen3vl"
+    base_model_repository: str = "VisGym/visgym_model"
+    base_model_subfolder: str = "mixed_qwen3vl"
+    base_model_revision: str = "main"
+    maze: str = "maze_2d/easy"
+    entrypoint: str = "python examples/train/visgym/entrypoint.py --env_variant sft"
+    dataset_command: str | None = "python examples/train/visgym/dataset.py"
+    # Folder that workers import from (PYTHONPATH of the job); null: the image sets its own.
+    code_path: AbsolutePath | None = "/home/ray/skyrl"
+    train_rows: Positive = 256
+    eval_rows: Positive = 64
+    # The best solve rate that any policy can reach, mazes solvable within max_turns / mazes, keyed by max_turns; measured
+    # with a breadth-first search over upstream VisGym's maze_2d/easy, seeds 0..63. Empty: unknown, and said so.
+    oracle_bounds: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    overrides: dict[str, Scalar | tuple[Scalar, ...] | None] = Field(default_factory=dict)
+
+
+class Serving(Part):
+    """The OpenAI-compatible endpoint: a RayService with the base model and adapters from S3."""
+
+    name: RayServiceName = "maze-vlm"
+    namespace: Name = "serving"
+    model_id: ModelId = "visgym-qwen3vl"
+    adapter: Name = "maze-grpo"
+    share_workers: bool = True
+    replicas: Positive = 1
+    max_model_len: Positive = 16000
+    images_per_prompt: Positive = 16
+    adapters_per_replica: Positive = 2
+    authentication: Literal["none", "api-key"] = "none"
