@@ -21,7 +21,7 @@ TrainingPlanArn = Annotated[
         example="arn:aws:sagemaker:us-west-2:111122223333:training-plan/p-1",
     ),
 ]
-Role = Literal["system", "head", "workers", "serving"]
+Role = Literal["system", "head", "workers", "serving", "other"]
 DeepHealthCheck = Literal["InstanceStress", "InstanceConnectivity", "MultiNodeTrainingValidation"]
 
 

@@ -120,7 +120,7 @@ RUN_ID = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
 
 def check_run_id(run_id: str) -> str:
     """A run id is a file name, a Kubernetes name part and a Ray submission id at once. Raises Refused."""
-    if not RUN_ID.match(run_id):
+    if not RUN_ID.fullmatch(run_id):
         raise Refused(
             Problem(
                 "run id",

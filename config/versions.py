@@ -69,6 +69,8 @@ class Platform:
     dependency_chart_version: str = "0.1.0"
     # The commit that AWS's own quick setup pins; whether its device plugins list ml.g7e.* is checked when it is mirrored.
     dependency_chart_revision: str = "bb6a9f9534217c55a5806ae968e1dd8b285d4b8c"
+    # A shell and coreutils for one-shot Jobs.
+    shell_image: str = "public.ecr.aws/docker/library/busybox:1.37.0"
     lustre: str = "2.15"
     grafana: str = "10.4"
     addons: Mapping[str, str] = field(default_factory=_addons)

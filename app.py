@@ -1,0 +1,58 @@
+"""CDK app: reads the environment and wires its stacks. `cdk synth | diff | deploy | destroy --all -c env=NAME|FILE [-c account=ID]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from urllib.parse import urlsplit
+
+from aws_cdk import App
+
+from config import load
+from config.environment import DOCUMENTATION_ACCOUNT, LOCAL_ACCOUNT, Environment
+from config.problems import Problem, Refused
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def refuse_elsewhere(settings: Environment) -> None:
+    """The local environment is for the local cloud alone. Raises Refused if what surrounds us points anywhere else."""
+    if not settings.local:
+        return
+    problems = []
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and urlsplit(endpoint).hostname not in LOOPBACK:
+        problems.append(Problem("AWS_ENDPOINT_URL", endpoint, f"environment {settings.name} runs against a loopback endpoint only", 'eval "$(hyperpod-rl local env)"'))
+    account = os.environ.get("CDK_DEFAULT_ACCOUNT")
+    if account and account != LOCAL_ACCOUNT:
+        problems.append(Problem("CDK_DEFAULT_ACCOUNT", account, f"environment {settings.name} is account {LOCAL_ACCOUNT}", 'eval "$(hyperpod-rl local env)"'))
+    if problems:
+        raise Refused(problems)
+
+
+def main() -> int:
+    """Synthesize. Returns 0, or 2 with one sentence for each problem on stderr."""
+    app = App(analytics_reporting=False, tree_metadata=False)
+    name = app.node.try_get_context("env") or os.environ.get("HYPERPOD_RL_ENV") or "reference"
+    account = app.node.try_get_context("account")
+    try:
+        settings = load.load(str(name), account=str(account) if account is not None else None)
+        refuse_elsewhere(settings)
+    except Refused as refused:
+        print(*refused.problems, sep="\n", file=sys.stderr)
+        return 2
+    if settings.account == DOCUMENTATION_ACCOUNT:
+        print(f"environment {settings.name} names no account: synthesizing for AWS's documentation account {DOCUMENTATION_ACCOUNT} "
+              "(set `account` in the file, or -c account=ID)", file=sys.stderr)  # fmt: skip
+    # Only now: a wrong file is refused in a second, not after every module of CDK.
+    from k8s import manifests
+    from stacks.wiring import build
+
+    build(app, settings)
+    manifests.write(settings)
+    app.synth()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""`hyperpod-rl cluster up | down | status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.session import Session, common
+
+if TYPE_CHECKING:
+    from config.environment import Environment
+
+_TIMEOUT = click.option(
+    "--timeout",
+    "minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Give up waiting after this long; running the command again goes on.",
+)
+
+
+@click.group(
+    epilog="""\b
+Example:
+  hyperpod-rl cluster up
+  hyperpod-rl cluster status --json"""
+)
+def cluster() -> None:
+    """The Ray cluster that training runs on."""
+
+
+@cluster.command(
+    epilog="""\b
+Example:
+  python -m k8s --env reference
+  hyperpod-rl --env reference cluster up --timeout 45"""
+)
+@click.option("--force", is_flag=True, help="Also where it restarts the pods under a running run.")
+@_TIMEOUT
+@common
+def up(session: Session, force: bool, minutes: float) -> None:
+    """Apply the RayCluster from dist/ and wait until head and workers are ready.
+
+    The files are applied byte for byte as they lie there, with your own identity (server-side apply), so that you may submit
+    to it; their digest is printed.
+    """
+    from training import cluster as clusters
+    from training.kubernetes import Kubectl
+
+    env = session.environment()
+    found = clusters.manifests(env, session.environment_name)
+    kubectl = Kubectl(env)
+    if not force and (changed := clusters.changes(kubectl, found)):
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")
+    session.note(f"applying {len(found.files)} file(s) of {found.folder}, digest {found.digest}")
+    state = clusters.up(kubectl, found, timeout_seconds=minutes * 60, note=session.note)
+    session.result(
+        {**state.document(), "digest": found.digest, "files": [str(path) for path in found.files]},
+        state.sentence(),
+        f"digest {found.digest}",
+    )
+
+
+@cluster.command(
+    epilog="""\b
+Example:
+  hyperpod-rl cluster down
+  hyperpod-rl cluster down --force"""
+)
+@click.option(
+    "--force", is_flag=True, help="Also while a run is running; it fails, and resumes from its last checkpoint when submitted again."
+)
+@_TIMEOUT
+@common
+def down(session: Session, force: bool, minutes: float) -> None:
+    """Delete the RayCluster and wait until it is gone; refused while a run is running."""
+    from training import cluster as clusters
+    from training.kubernetes import Kubectl
+
+    env = session.environment()
+    kubectl = Kubectl(env)
+    state = clusters.state(kubectl)
+    if state.exists and state.head_ready and not state.deleting and not force:
+        _refuse_while_running(session, env, "it would be lost")
+    state = clusters.down(kubectl, timeout_seconds=minutes * 60, note=session.note)
+    session.result(state.document(), f"RayCluster {state.namespace}/{state.name} is gone")
+
+
+@cluster.command(
+    epilog="""\b
+Example:
+  hyperpod-rl cluster status"""
+)
+@common
+def status(session: Session) -> None:
+    """Say how the RayCluster stands and what it waits for."""
+    from training import cluster as clusters
+    from training.kubernetes import Kubectl
+
+    state = clusters.state(Kubectl(session.environment()))
+    session.result(state.document(), state.sentence(), *(f"  waits for {reason}" for reason in state.waiting_for))
+
+
+def _refuse_while_running(session: Session, env: Environment, rule: str) -> None:
+    """Raises Refused naming the runs that are running, Unreachable if Ray does not tell."""
+    from config.problems import Problem, Refused, Unreachable
+    from training import jobs
+
+    try:
+        with jobs.connect(env, note=session.note) as connection:
+            running = [its[-1] for its in jobs.runs(connection).values() if its[-1].running]
+    except Unreachable as error:
+        raise Unreachable(f"{error}; so it is not known whether a run is running (--force does not ask)") from None
+    if running:
+        raise Refused(
+            Problem(
+                f"run {a.run_id}",
+                f"attempt {a.number} is {a.status.lower()}",
+                rule,
+                f"stop it first (hyperpod-rl stop {a.run_id}), or give --force",
+            )
+            for a in running
+        )

@@ -1,0 +1,57 @@
+"""The live view of `follow` on a terminal: the newest steps, the best solve rate, what the connection does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from training.follow import Changed, Ended, Seen, StepSeen
+
+if TYPE_CHECKING:
+    from training.jobs import Attempt
+
+ROWS = 15
+
+
+def show(events: Iterator[Seen], attempt: Attempt, console: Console | None = None) -> Ended:
+    """Draw events until the verdict, which is returned."""
+    steps: deque[StepSeen] = deque(maxlen=ROWS)
+    best: StepSeen | None = None
+    note = f"attempt {attempt.number} is {attempt.status.lower()}"
+    with Live(console=console or Console(), refresh_per_second=4, transient=False) as live:
+        for event in events:
+            if isinstance(event, Ended):
+                live.update(_view(attempt, steps, best, note))
+                return event
+            if isinstance(event, Changed):
+                note = event.text
+            else:
+                steps.append(event)
+                if event.solve_rate and (best is None or best.solve_rate is None or event.solve_rate.rate > best.solve_rate.rate):
+                    best = event
+            live.update(_view(attempt, steps, best, note))
+    raise AssertionError("a stream of events ends with the verdict")
+
+
+def _view(attempt: Attempt, steps: deque[StepSeen], best: StepSeen | None, note: str) -> Group:
+    table = Table(title=f"run {attempt.run_id}, attempt {attempt.number}", title_justify="left")
+    for name in ("step", "reward", "s/step", "solve rate", "95 % interval", "of bound", "source"):
+        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=name != "source")
+    for step in steps:
+        rate = step.solve_rate
+        low, high = rate.interval if rate else (0.0, 0.0)
+        of_bound = rate.of_bound if rate else None
+        table.add_row(
+            str(step.step), f"{step.reward:.3f}" if step.reward is not None else "-",
+            f"{step.step_seconds:.1f}" if step.step_seconds is not None else "-",
+            f"{rate.rate:.3f}" if rate else "", f"{low:.3f} to {high:.3f}" if rate else "",
+            f"{of_bound:.0%}" if of_bound is not None else "unknown" if rate else "", rate.source if rate else "",
+        )  # fmt: skip
+    lines = [Text(f"best so far, step {best.step}: {best.solve_rate.sentence()}")] if best and best.solve_rate else []
+    return Group(table, *lines, Text(note, style="dim"))

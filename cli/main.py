@@ -1,0 +1,194 @@
+"""The command `hyperpod-rl`: finds the command, runs it, and turns whatever went wrong into sentences and an exit code.
+
+Only click is imported here. A command's own module is imported when it runs, and what it needs (pydantic, boto3, ray) only
+inside the function that needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from config.problems import Failed, Problem, Refused, Unreachable
+
+DONE, FAILED, REFUSED, UNREACHABLE = 0, 1, 2, 3
+# What a shell reports for a process that SIGINT or SIGPIPE ended: 128 + the signal.
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+# command -> (module:object, one line). The line is the first of the command's own help (a test compares them).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "cluster": ("cli.cluster:cluster", "The Ray cluster that training runs on."),
+    "submit": ("cli.submit:submit", "Start a run, or attach to it while it runs."),
+    "follow": ("cli.runs:follow", "Show a run live: step, solve rate, reward, step time, attempt."),
+    "status": ("cli.runs:status", "Say how a run stands, or the cluster and all runs."),
+    "logs": ("cli.runs:logs", "Print the log of a run's newest attempt."),
+    "stop": ("cli.runs:stop", "Stop a run's running attempt and wait until it has ended."),
+    "list": ("cli.runs:list_runs", "List the runs that the Ray cluster knows."),
+    "local": ("cli.local:local", "The local cloud: this machine stands in for AWS, EKS and the GPU trainer."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one by one, when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order in which one meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; None if there is no such name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a suggestion for a misspelt command."""
+        if args and args[0] not in COMMANDS:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            raise click.UsageError(
+                f"there is no command `{args[0]}`; " + (f"did you mean `{close[0]}`?" if close else "see hyperpod-rl --help")
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="""\b
+Example:
+  hyperpod-rl --env reference submit --run-id maze-grpo-1
+  hyperpod-rl --env reference follow maze-grpo-1
+
+\b
+Exit codes: 0 done; 1 the job failed; 2 the input was refused, nothing was changed; 3 something could not be reached;
+130 Ctrl-C (a running job goes on).""",
+)
+@click.option("--env", "environment", metavar="NAME|FILE", envvar="HYPERPOD_RL_ENV", default="reference", show_default=True,
+              help="Environment: a name below environments/, or a YAML file. Also $HYPERPOD_RL_ENV.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, also for errors.")
+@click.pass_context
+def cli(context: click.Context, environment: str, as_json: bool) -> None:
+    """Multimodal RL post-training on Amazon SageMaker HyperPod: the launcher."""
+    from cli.session import Session
+
+    context.obj = Session(environment_name=environment, json=as_json)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Never raises, never prints a traceback."""
+    as_json = "--json" in arguments
+    try:
+        code = cli.main(args=list(arguments), prog_name="hyperpod-rl", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except Refused as error:
+        return _report(REFUSED, error.problems, as_json)
+    except click.exceptions.Abort:
+        return _interrupted(as_json)
+    except click.UsageError as error:
+        return _report(REFUSED, [_usage_problem(error)], as_json)
+    except click.ClickException as error:
+        return _report(REFUSED, [Problem("command line", "", _clause(error.format_message()))], as_json)
+    except KeyboardInterrupt:
+        return _interrupted(as_json)
+    except Unreachable as error:
+        return _report(UNREACHABLE, [Problem("", "", _clause(str(error)))], as_json)
+    except Failed as error:
+        return _report(FAILED, [Problem("", "", _clause(str(error)))], as_json)
+    except (BrokenPipeError, SystemExit):  # click makes SystemExit of a closed pipe
+        return _pipe_closed()
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _pipe_closed()
+        return _report(UNREACHABLE, [_system_problem(error)], as_json)
+    except Exception as error:
+        if os.environ.get("HYPERPOD_RL_DEBUG"):
+            raise
+        rule = f"this is a defect of hyperpod-rl ({type(error).__name__}: {_one_line(str(error))})"
+        return _report(FAILED, [Problem("", "", rule, "HYPERPOD_RL_DEBUG=1 shows where")], as_json)
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _report(code: int, problems: Sequence[Problem], as_json: bool) -> int:
+    try:
+        if as_json:
+            document = {"problems": [_document(problem) for problem in problems], "exit_code": code}
+            # On one line, so that it is also a last event of what `follow --json` has written before.
+            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        else:
+            sys.stdout.flush()
+            for problem in problems:
+                sys.stderr.write(f"hyperpod-rl: {_sentence(problem)}\n")
+            sys.stderr.flush()
+    except OSError:
+        return _pipe_closed() if as_json else code
+    return code
+
+
+def _document(problem: Problem) -> dict[str, Any]:
+    return {"field": problem.field, "value": problem.value, "rule": problem.rule, "fix": problem.fix, "message": _sentence(problem)}
+
+
+def _sentence(problem: Problem) -> str:
+    return str(problem) if problem.field else f"{problem.rule}; {problem.fix}." if problem.fix else f"{problem.rule}."
+
+
+def _usage_problem(error: click.UsageError) -> Problem:
+    command = error.ctx.command_path if error.ctx is not None else "hyperpod-rl"
+    hint = f"see {command} --help"
+    return Problem("command line", "", _clause(error.format_message()), "" if hint in error.format_message() else hint)
+
+
+def _system_problem(error: OSError) -> Problem:
+    place = str(error.filename or "")
+    what = _clause(error.strerror or str(error) or type(error).__name__).lower()
+    if error.errno == errno.ENOSPC:
+        return Problem(place or "disk", "", "no space is left on this device", "free some and run the command again")
+    return Problem(place, "", what, "") if place else Problem("", "", f"the system refused: {what}")
+
+
+def _interrupted(as_json: bool) -> int:
+    return _report(
+        INTERRUPTED, [Problem("", "", "interrupted; whatever runs on the cluster goes on", "hyperpod-rl status shows it")], as_json
+    )
+
+
+def _pipe_closed() -> int:
+    # Python flushes standard output once more at exit and would complain there.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
+
+
+def _clause(text: str) -> str:
+    return text.strip().rstrip(".")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+if __name__ == "__main__":
+    main()

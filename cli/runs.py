@@ -1,0 +1,265 @@
+"""`hyperpod-rl follow | status | logs | stop | list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.session import Session, common, table
+
+if TYPE_CHECKING:
+    from training.jobs import Attempt
+
+
+def _checked(context: click.Context, parameter: click.Parameter, run: str | None) -> str | None:
+    """Refuse a run id that breaks the rule before anything is reached."""
+    if run is None:
+        return None
+    from config.names import check_run_id
+
+    return check_run_id(run)
+
+
+_ADDRESS = click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl follow maze-grpo-1
+  hyperpod-rl follow maze-grpo-1 --json | jq .solve_rate
+
+\b
+Ctrl-C leaves the run running; `follow` again returns to it. The exit code is the job's: 0 succeeded, 1 failed or stopped."""
+)
+@click.argument("run", callback=_checked)
+@_ADDRESS
+@common
+def follow(session: Session, run: str, address: str | None) -> int:
+    """Show a run live: step, solve rate, reward, step time, attempt.
+
+    Follows the newest attempt from its first step and survives lost connections. With --json: one JSON object a line.
+    """
+    from training import follow as following
+    from training import jobs
+
+    env = session.environment()
+    try:
+        with jobs.connect(env, address=address, note=session.note) as connection:
+            attempt = jobs.newest(connection, run)
+            events = following.follow(connection, attempt)
+            if session.json:
+                return _follow_json(session, events)
+            if session.terminal:
+                from cli.live import show
+
+                ended = show(events, attempt)
+            else:
+                ended = None
+                for event in events:
+                    if isinstance(event, following.Ended):
+                        ended = event
+                    else:
+                        click.echo(event.sentence() if isinstance(event, following.StepSeen) else f"-- {event.text}")
+            return _verdict(session, ended)
+    except KeyboardInterrupt:
+        session.note(f"\nno longer following; run {run} goes on. Return with: hyperpod-rl --env {session.environment_name} follow {run}")
+        if session.json:
+            session.line({"event": "interrupted", "run_id": run, "job": "goes on"})
+        return 130
+
+
+def _follow_json(session: Session, events: Any) -> int:
+    from training import follow as following
+
+    code = 1
+    for event in events:
+        if isinstance(event, following.StepSeen):
+            session.line(event.document())
+        elif isinstance(event, following.Ended):
+            code = 0 if event.succeeded else 1
+            session.line({"event": "end", "exit_code": code, "last_step": event.last_step, **event.attempt.document()})
+        else:
+            session.line({"event": event.kind, "text": event.text})
+    return code
+
+
+def _verdict(session: Session, ended: Any) -> int:
+    attempt: Attempt = ended.attempt
+    word = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "was stopped"}.get(attempt.status, attempt.status)
+    step = f" after step {ended.last_step}" if ended.last_step is not None else ""
+    click.echo(
+        f"run {attempt.run_id} {word} (attempt {attempt.number}){step}"
+        + (f": {attempt.message}" if not ended.succeeded and attempt.message else "")
+    )
+    if not ended.succeeded:
+        session.note(f"submit it again to go on from its last checkpoint; its log: hyperpod-rl logs {attempt.run_id}")
+    return 0 if ended.succeeded else 1
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl status
+  hyperpod-rl status maze-grpo-1 --json"""
+)
+@click.argument("run", required=False, callback=_checked)
+@_ADDRESS
+@common
+def status(session: Session, run: str | None, address: str | None) -> int:
+    """Say how a run stands, or the cluster and all runs.
+
+    For a run, the exit code is 1 if its newest attempt failed or was stopped.
+    """
+    if run is None:
+        return _overview(session, address)
+    from training import console, jobs
+    from training import follow as following
+
+    env = session.environment()
+    with jobs.connect(env, address=address, note=session.note) as connection:
+        last = jobs.newest(connection, run)
+        attempts = jobs.attempts(connection, run)
+        parser = console.Parser()
+        events = (*parser.feed(jobs.log(connection, last).encode("utf-8", "replace")), *parser.finish())
+        steps = [event for event in events if isinstance(event, console.Step)]
+        turns = following.max_turns(last, env.training.overrides)
+        seen = [
+            following.seen(connection, last, step, turns=turns)
+            for step in steps
+            if step is steps[-1] or "eval/all/avg_score" in step.metrics
+        ]
+    rated = [step for step in seen if step.solve_rate is not None]
+    document = {
+        "run_id": run, "status": last.status, "attempts": [attempt.document() for attempt in attempts],
+        "step": seen[-1].document() if seen else None, "evaluation": rated[-1].document() if rated else None,
+    }  # fmt: skip
+    session.result(
+        document,
+        f"run {run}: {last.status.lower()}" + (f", {last.message}" if last.message else ""),
+        *table([_attempt_row(a) for a in attempts], ("ATTEMPT", "STATUS", "STARTED", "ENDED", "EXIT")),
+        *([f"last step {seen[-1].step}"] if seen else ["no step yet"]),
+        *([f"step {rated[-1].step}: {rated[-1].solve_rate.sentence()}"] if rated and rated[-1].solve_rate else []),
+    )
+    return 1 if last.status in ("FAILED", "STOPPED") else 0
+
+
+def _overview(session: Session, address: str | None) -> int:
+    from training import cluster as clusters
+    from training import jobs
+    from training.kubernetes import Kubectl
+
+    env = session.environment()
+    state = clusters.state(Kubectl(env))
+    known: dict[str, tuple[Attempt, ...]] = {}
+    if state.head_ready:
+        with jobs.connect(env, address=address, note=session.note) as connection:
+            known = jobs.runs(connection)
+    lines = table([_run_row(its[-1]) for its in known.values()], _RUN_HEADERS) if known else ["no runs"]
+    document = {"environment": env.name, "cluster": state.document(), "runs": [its[-1].document() for its in known.values()]}
+    session.result(document, state.sentence(), *(f"  waits for {reason}" for reason in state.waiting_for), *lines)
+    return 0
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl logs maze-grpo-1
+  hyperpod-rl logs maze-grpo-1 --attempt 1 | grep -i error"""
+)
+@click.argument("run", callback=_checked)
+@click.option("--attempt", "number", type=click.IntRange(min=1), metavar="N", help="An earlier attempt.")
+@click.option("--follow", "-f", "going_on", is_flag=True, help="Go on printing until the attempt has ended.")
+@_ADDRESS
+@common
+def logs(session: Session, run: str, number: int | None, going_on: bool, address: str | None) -> None:
+    """Print the log of a run's newest attempt."""
+    from config.problems import Problem, Refused
+    from training import follow as following
+    from training import jobs
+
+    if going_on and session.json:
+        raise click.UsageError("--json gives one document, so it does not go with --follow")
+    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
+        attempt = jobs.newest(connection, run)
+        if number is not None and number != attempt.number:
+            its = {a.number: a for a in jobs.attempts(connection, run)}
+            if number not in its:
+                raise Refused(
+                    Problem(
+                        "--attempt", str(number), f"run {run} has no such attempt on this Ray cluster", f"it has {', '.join(map(str, its))}"
+                    )
+                )
+            attempt = its[number]
+        if going_on:
+            for piece in following.Log(connection, attempt).stream():
+                if isinstance(piece, str):
+                    click.echo(piece, nl=False)
+                elif isinstance(piece, following.Changed):
+                    session.note(f"-- {piece.text}")
+            return
+        text = jobs.log(connection, attempt)
+    if session.json:
+        session.result({"run_id": run, "attempt": attempt.number, "status": attempt.status, "log": text})
+    else:
+        click.echo(text, nl=not text.endswith("\n"))
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl stop maze-grpo-1"""
+)
+@click.argument("run", callback=_checked)
+@_ADDRESS
+@common
+def stop(session: Session, run: str, address: str | None) -> None:
+    """Stop a run's running attempt and wait until it has ended.
+
+    What was trained since the last checkpoint is lost; submitting the run again goes on from there.
+    """
+    from training import jobs
+
+    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
+        attempt, was_running = jobs.stop(connection, run)
+    word = attempt.status.lower()
+    session.result(
+        {"was_running": was_running, **attempt.document()},
+        f"run {run}: attempt {attempt.number} is {word}"
+        if was_running
+        else f"run {run} was not running: attempt {attempt.number} is {word}",
+    )
+
+
+@click.command(
+    name="list",
+    epilog="""\b
+Example:
+  hyperpod-rl list
+  hyperpod-rl list --json | jq -r '.runs[].run_id'""",
+)
+@_ADDRESS
+@common
+def list_runs(session: Session, address: str | None) -> None:
+    """List the runs that the Ray cluster knows."""
+    from training import jobs
+
+    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
+        known = jobs.runs(connection)
+    lines = table([_run_row(its[-1]) for its in known.values()], _RUN_HEADERS) if known else ["no runs"]
+    session.result({"runs": [its[-1].document() for its in known.values()]}, *lines)
+
+
+_RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
+
+
+def _run_row(attempt: Attempt) -> tuple[str, ...]:
+    document = attempt.document()
+    return attempt.run_id, attempt.status, str(attempt.number), document["started"] or "-", document["ended"] or "-"
+
+
+def _attempt_row(attempt: Attempt) -> tuple[str, ...]:
+    document = attempt.document()
+    code = "-" if attempt.exit_code is None else str(attempt.exit_code)
+    return str(attempt.number), attempt.status, document["started"] or "-", document["ended"] or "-", code

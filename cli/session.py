@@ -1,0 +1,74 @@
+"""What every command shares: the chosen environment, and how it speaks to a person or to a program."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from config.environment import Environment
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of the command. Results go to standard output, progress and remarks to standard error."""
+
+    environment_name: str = "reference"
+    json: bool = False
+
+    def environment(self) -> Environment:
+        """Load the chosen environment. Raises Refused with every problem."""
+        from config.load import load
+
+        return load(self.environment_name)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether a person looks at standard output."""
+        return not self.json and sys.stdout.isatty()
+
+    def note(self, text: str) -> None:
+        """Progress: for people only."""
+        if not self.json:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def result(self, document: Mapping[str, Any] | Sequence[Any], *lines: str) -> None:
+        """The outcome: the document as JSON, or the lines."""
+        if self.json:
+            sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+        else:
+            sys.stdout.writelines(line + "\n" for line in lines)
+        sys.stdout.flush()
+
+    def line(self, document: Mapping[str, Any]) -> None:
+        """One event of a stream, as one line of JSON."""
+        sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+        sys.stdout.flush()
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--env` and `--json` (both may also stand before the command) and the session as its first argument."""
+
+    @click.option("--env", "own_environment", metavar="NAME|FILE", help="Environment (may also stand before the command).")
+    @click.option("--json", "own_json", is_flag=True, help="One JSON document on standard output, also for errors.")
+    @click.pass_context
+    @functools.wraps(function)
+    def wrapper(context: click.Context, /, *args: Any, own_environment: str | None, own_json: bool, **kwargs: Any) -> Any:
+        session = context.obj if isinstance(context.obj, Session) else Session()
+        session = replace(session, environment_name=own_environment or session.environment_name, json=session.json or own_json)
+        return function(session, *args, **kwargs)
+
+    return wrapper
+
+
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> list[str]:
+    """Columns aligned with blanks: the same on a terminal and in a file."""
+    widths = [max(len(row[column]) for row in (headers, *rows)) for column in range(len(headers))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (headers, *rows)]

@@ -1,0 +1,60 @@
+"""Container images that are not ours: where they come from, and where the nodes of a closed network pull them from instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from config import names
+from config.environment import Environment
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of somebody else's, and its ECR repository in an environment whose network has no way out."""
+
+    origin: str
+    tag: str
+    repository: str
+
+    @property
+    def source(self) -> str:
+        """What to pull where there is a way to the internet."""
+        return f"{self.origin}:{self.tag}"
+
+
+def registry(env: Environment) -> str:
+    """Host of the account's private ECR."""
+    return names.image_uri(env).partition("/")[0]
+
+
+def shell(env: Environment) -> str:
+    """Image of the one-shot Jobs of the platform."""
+    return _uri(env, _shell(env))
+
+
+def serving(env: Environment) -> str:
+    """Image of the endpoint."""
+    return _uri(env, _serving(env))
+
+
+def mirrored(env: Environment) -> tuple[Image, ...]:
+    """Images that the account's ECR must hold before a pod can start: none unless the network is closed."""
+    return (_shell(env), _serving(env)) if env.network.egress == "closed" else ()
+
+
+def _shell(env: Environment) -> Image:
+    origin, _, tag = env.version_set.platform.shell_image.rpartition(":")
+    return Image(origin, tag, _repository(env, origin))
+
+
+def _serving(env: Environment) -> Image:
+    image = env.version_set.serving
+    return Image(image.repository, image.tag, _repository(env, image.repository))
+
+
+def _repository(env: Environment, origin: str) -> str:
+    return f"{names.PREFIX}-{env.name}/images/{origin.rpartition('/')[2]}"
+
+
+def _uri(env: Environment, image: Image) -> str:
+    return f"{registry(env)}/{image.repository}:{image.tag}" if image in mirrored(env) else image.source

@@ -1,0 +1,68 @@
+"""Values in the manifests that only a deploy knows: declared here, filled in by one function, and nothing else is ever changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from config.names import Parameter
+from config.problems import Problem, Refused
+
+# Bucket names, image URIs and roles follow from the environment (config/names.py); a file system gets its id from FSx.
+PLACEHOLDERS: Mapping[str, Parameter] = MappingProxyType({
+    "FILE_SYSTEM_ID": Parameter.FILE_SYSTEM_ID,
+    "FILE_SYSTEM_DNS_NAME": Parameter.FILE_SYSTEM_DNS,
+    "FILE_SYSTEM_MOUNT_NAME": Parameter.FILE_SYSTEM_MOUNT,
+})  # fmt: skip
+
+_PATTERN = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
+
+
+def placeholder(name: str) -> str:
+    """The text that stands for the value in a manifest. Raises KeyError for an undeclared name."""
+    PLACEHOLDERS[name]
+    return f"${{{name}}}"
+
+
+def found(value: Any) -> Iterator[str]:
+    """Names of the placeholders in an object, each as often as it stands there."""
+    if isinstance(value, str):
+        yield from _PATTERN.findall(value)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from found(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from found(item)
+
+
+def fill(value: Any, values: Mapping[str, str]) -> Any:
+    """A copy of the object with its placeholders replaced; the input is left alone and keys are never touched.
+
+    `values` maps declared names to texts, which may be CDK tokens. Raises Refused for an undeclared placeholder, for one
+    without a value, and for a value that is empty. `$${NAME}` is a shell's own text in no manifest of ours, so there is no escape.
+    """
+    problems = [
+        Problem(f"${{{name}}}", "", "there is no such placeholder", f"the placeholders are {', '.join(PLACEHOLDERS)}")
+        if name not in PLACEHOLDERS
+        else Problem(
+            f"${{{name}}}", "", "this value is known only after a deploy", f"deploy first: SSM parameter {PLACEHOLDERS[name].value}"
+        )
+        for name in dict.fromkeys(found(value))
+        if name not in PLACEHOLDERS or not values.get(name)
+    ]
+    if problems:
+        raise Refused(problems)
+    return _fill(value, values)
+
+
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _PATTERN.sub(lambda match: values[match[1]], value)
+    if isinstance(value, Mapping):
+        return {key: _fill(item, values) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fill(item, values) for item in value]
+    return value

@@ -1,0 +1,242 @@
+"""Rules about what runs on the nodes: GPUs that are enough for all, a model that fits them, pods that fit their nodes.
+
+Each rule is a function that yields what is wrong with a whole environment, like those of config/rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config import base_models, capacity, names
+from config.base_models import BaseModel
+from config.compute import InstanceGroup
+from config.environment import Environment
+from config.instances import INSTANCES
+from config.model import Scalar
+from config.pod_rules import is_efa_variable, is_secret
+from config.problems import Problem
+from config.serve_rules import LORA_RANKS
+
+# SkyRL's default (skyrl 0.3.0); a policy that sleeps leaves the engine at most this much, since CUDA and PyTorch keep some.
+DEFAULT_MEMORY_SHARE, LARGEST_MEMORY_SHARE = 0.8, 0.95
+_SHARE = "generator.inference_engine.gpu_memory_utilization"
+_RESERVED_NAMESPACES = {
+    "default", names.KUBERAY_NAMESPACE, names.ENDPOINT_OPERATOR_NAMESPACE, names.OBSERVABILITY_NAMESPACE,
+}  # fmt: skip
+# Set by the chart, by KubeRay or by Ray itself; a second value would win or lose by chance.
+_RESERVED_VARIABLES = {
+    "HYPERPOD_JMA_HOST", "RAY_ADDRESS", "RAY_IP", "FQ_RAY_IP", "RAY_PORT", "RAY_REDIS_ADDRESS", "REDIS_PASSWORD", "REDIS_USERNAME",
+    "RAY_enable_autoscaler_v2", "RAY_CLUSTER_NAME", "CUDA_VISIBLE_DEVICES",
+}  # fmt: skip
+
+
+def _known(env: Environment) -> bool:
+    """Whether the environment has the groups and types that these rules compute with (other rules say what is missing)."""
+    one_each = len(env.groups("head")) == len(env.groups("workers")) == 1
+    return one_each and all(group.figures is not None or group.instance_type in INSTANCES for group in env.instance_groups)
+
+
+def gpus_for_all(env: Environment) -> Iterator[Problem]:
+    """RayCluster and RayService together must not ask for more GPUs than there are; a group of 0 nodes is a pause, not a mistake."""
+    if not _known(env):
+        return
+    own, need = env.groups("serving"), capacity.serving_gpus(env)
+    if env.serving.share_workers:
+        if own:
+            yield Problem(
+                "serving.share_workers",
+                "true",
+                f"there is a serving group ({own[0].name}) that would stand idle",
+                "set false, or drop the group",
+            )
+        if env.workers.count and need > env.training_gpus:
+            yield Problem(
+                "serving.replicas",
+                str(env.serving.replicas),
+                f"the endpoint needs {need} GPUs and the workers have {env.training_gpus}",
+                "fewer replicas, or more workers",
+            )
+    elif not own:
+        have = env.training_gpus
+        yield Problem(
+            "serving.share_workers",
+            "false",
+            f"the RayCluster takes all {have} GPUs and the RayService needs {need} more",
+            "add a group with `role: serving`, or set true (the RayCluster is then down while the endpoint is up)",
+        )
+    elif own[0].count and need > own[0].gpus:
+        yield Problem(
+            "serving.replicas",
+            str(env.serving.replicas),
+            f"the endpoint needs {need} GPUs and its group has {own[0].gpus}",
+            "fewer replicas, or more nodes",
+        )
+
+
+def engine_fits_gpu(env: Environment) -> Iterator[Problem]:
+    """The engine's share of a GPU holds the weights and the cache of one longest sequence, or vLLM ends at its start."""
+    model = base_models.of(env)
+    if model is None or not _known(env):
+        return
+    share = _number(env, _SHARE, DEFAULT_MEMORY_SHARE)
+    parallel = max(1, int(_number(env, "generator.inference_engine.tensor_parallel_size", 1)))
+    tokens = int(_number(env, "generator.inference_engine.engine_init_kwargs.max_model_len", 0))
+    yield from _engine(model, env.workers, f"training.overrides {_SHARE}", share=share, parallel=parallel, tokens=tokens)
+    group, share = capacity.serving_group(env), capacity.SERVING_MEMORY_SHARE
+    yield from _engine(model, group, "serving.max_model_len", share=share, parallel=1, tokens=env.serving.max_model_len)
+
+
+def _engine(model: BaseModel, group: InstanceGroup, field: str, *, share: float, parallel: int, tokens: int) -> Iterator[Problem]:
+    of, gpu_memory = group.instance_type, group.instance.gpu_memory_gb
+    if not gpu_memory or not 0 < share <= 1:
+        return
+    need = (model.engine_weights_gib + model.cache_gib(tokens)) / parallel
+    if need <= share * gpu_memory:
+        return
+    value = str(tokens) if field.startswith("serving") else f"{share:g}"
+    wider = need / gpu_memory
+    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if row.gpu_memory_gb and need <= share * row.gpu_memory_gb})
+    fix = f"use a type of {', '.join(fits)}" if fits else "shard the engine with tensor_parallel_size"
+    if not field.startswith("serving") and wider <= LARGEST_MEMORY_SHARE:
+        fix += f", or set at least {wider:.2f} if the policy leaves room for it"
+    yield Problem(
+        field,
+        value,
+        f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {of} is {share * gpu_memory:.1f}",
+        fix,
+    )
+
+
+def policy_fits_host(env: Environment) -> Iterator[Problem]:
+    """Rank 0 gathers the whole model in host memory at each checkpoint, beside what the policy keeps there while the engine runs."""
+    model = base_models.of(env)
+    if model is None or not _known(env) or not env.workers.gpus:
+        return
+    size = capacity.worker(env)
+    have = size.memory_gib - size.shared_memory_gib
+    need = model.training_weights_gib * (1 + size.gpus / env.training_gpus)
+    if have < need:
+        yield Problem(
+            "ray_cluster.worker_memory_gib",
+            str(size.memory_gib),
+            f"less shared memory it leaves {have} GiB for processes, and a checkpoint of {model.name} gathers {need:.0f} GiB",
+            "raise it, lower shared_memory_gib, or use a type with more memory",
+        )
+
+
+def shared_memory_fits(env: Environment) -> Iterator[Problem]:
+    """Shared memory is charged to the pod's memory: at least half of that stays for processes."""
+    if not _known(env):
+        return
+    for what, size in (("head", capacity.head(env)), ("worker", capacity.worker(env))):
+        if 2 * size.shared_memory_gib <= size.memory_gib:
+            continue
+        if env.ray_cluster.shared_memory_gib is None or size.memory_gib < 2:
+            field, value, fix = f"{what}_memory_gib", size.memory_gib, "set at least 2"
+        else:
+            field, value, fix = "shared_memory_gib", size.shared_memory_gib, f"set at most {size.memory_gib // 2}"
+        rule = f"shared memory is part of the {what} pod's {size.memory_gib} GiB, of which half is for processes"
+        yield Problem(f"ray_cluster.{field}", str(value), rule, fix)
+
+
+def serving_pods_fit(env: Environment) -> Iterator[Problem]:
+    """Head and workers of the endpoint stand on one node of its group."""
+    if not _known(env):
+        return
+    group, size = capacity.serving_group(env), capacity.serving_worker(env)
+    instance = group.instance
+    if not size.gpus:
+        return
+    shared_node = capacity.serving_head_group(env) is group
+    cpus = size.cpus + (capacity.SERVE_HEAD_CPUS if shared_node else 0)
+    memory = size.memory_gib + (capacity.SERVE_HEAD_MEMORY_GIB if shared_node else 0)
+    if cpus > instance.pod_cpus(group.threads_per_core or 2) or memory > instance.pod_memory_gib():
+        yield Problem(
+            "instance_groups", group.instance_type, "the endpoint's head pod and a worker do not fit on one node", "use a larger type"
+        )
+
+
+def environment_variables(env: Environment) -> Iterator[Problem]:
+    """Variables of the Ray pods: no secrets, nothing that the chart or KubeRay sets, EFA's only where there is EFA."""
+    for name, value in env.ray_cluster.environment.items():
+        field = f"ray_cluster.environment.{name}"
+        if name in _RESERVED_VARIABLES:
+            yield Problem(field, value, "the chart or KubeRay sets this variable", "leave it out")
+        if is_secret(name):
+            yield Problem(
+                field, "(hidden)", "a secret does not belong into an environment file", "let the pods read it through Pod Identity"
+            )
+        if is_efa_variable(name, value) and _known(env) and not env.workers.instance.efa_interfaces:
+            yield Problem(field, value, f"{env.workers.instance_type} has no EFA interface, so the pods ask for none", "leave it out")
+
+
+def namespaces_are_ours(env: Environment) -> Iterator[Problem]:
+    """The platform labels its namespaces and sets quotas in them: not where others live."""
+    for field, name in (("ray_cluster", env.ray_cluster.namespace), ("serving", env.serving.namespace)):
+        if name in _RESERVED_NAMESPACES or name.startswith("kube-"):
+            yield Problem(
+                f"{field}.namespace",
+                name,
+                "this namespace belongs to Kubernetes or an operator",
+                "use one of its own, for example training",
+            )
+        if env.hyperpod.task_governance and not name.startswith("hyperpod-ns-"):
+            yield Problem(
+                f"{field}.namespace",
+                name,
+                "task governance admits workloads in its teams' namespaces only, named hyperpod-ns-<team>",
+                "use the team's namespace, or set hyperpod.task_governance: false",
+            )
+
+
+def fault_tolerance_has_redis(env: Environment) -> Iterator[Problem]:
+    """GCS fault tolerance keeps its state in a Redis of the user's."""
+    cluster = env.ray_cluster
+    if cluster.gcs_fault_tolerance and not cluster.redis_address:
+        yield Problem(
+            "ray_cluster.redis_address", "", "gcs_fault_tolerance needs a Redis", "give its address, or set gcs_fault_tolerance: false"
+        )
+    if not cluster.gcs_fault_tolerance and (cluster.redis_address or cluster.redis_password_secret):
+        yield Problem(
+            "ray_cluster.redis_address", cluster.redis_address or "", "nothing reads it", "set gcs_fault_tolerance: true, or drop it"
+        )
+
+
+def endpoint_takes_what_training_makes(env: Environment) -> Iterator[Problem]:
+    """An adapter's conversations, as long and with as many pictures as in training, must pass the endpoint's limits."""
+    turns = int(_number(env, "generator.max_turns", 0))
+    if turns > env.serving.images_per_prompt:
+        yield Problem(
+            "serving.images_per_prompt",
+            str(env.serving.images_per_prompt),
+            f"a conversation of {turns} turns carries {turns} pictures",
+            f"set at least {turns}",
+        )
+    longest = int(_number(env, "generator.max_input_length", 0) + _number(env, "generator.sampling_params.max_generate_length", 0))
+    if longest > env.serving.max_model_len:
+        yield Problem(
+            "serving.max_model_len", str(env.serving.max_model_len), f"training reaches {longest} tokens", f"set at least {longest}"
+        )
+    rank = int(_number(env, "trainer.policy.model.lora.rank", 0))
+    if rank > LORA_RANKS[-1]:
+        yield Problem(
+            "training.overrides trainer.policy.model.lora.rank", str(rank), f"vLLM serves ranks up to {LORA_RANKS[-1]}", "lower it"
+        )
+
+
+def _number(env: Environment, key: str, default: float) -> float:
+    value: Scalar | tuple[Scalar, ...] | None = env.training.overrides.get(key, default)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+
+
+RULES = (
+    gpus_for_all,
+    engine_fits_gpu,
+    policy_fits_host,
+    shared_memory_fits,
+    serving_pods_fit,
+    environment_variables,
+    namespaces_are_ours,
+    fault_tolerance_has_redis,
+    endpoint_takes_what_training_makes,
+)

@@ -1,0 +1,252 @@
+"""Chart `platform`: what the workloads stand on. Applied by CDK, so it changes with a deploy and goes with a destroy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import cdk8s
+
+from config import capacity, images, names
+from config.environment import Environment
+from config.placeholders import placeholder
+from k8s import objects, pods
+from k8s.objects import Json
+
+CHART = "platform"
+# One nominal size for ever: the API server forbids to change a claim's volume, and FSx does not look at it
+# (a file system of 1200 GiB that grows to 2400 GiB leaves both objects as they are).
+NOMINAL_SIZE = "1200Gi"
+RAY_PODS = {"ray.io/is-ray-node": "yes"}
+# Ray's own metrics, the autoscaler's and the dashboard's (KubeRay's default ports).
+METRICS_PORTS = (pods.METRICS_PORT, 44217, 44227)
+FOLDERS = ("models", "datasets", "runs", "cache")
+
+
+def chart(app: cdk8s.App, env: Environment) -> cdk8s.Chart:
+    """Namespaces, identities, storage, network policies, quotas, the disruption budget, and the Job that prepares /shared."""
+    made = objects.chart(app, CHART)
+    for namespace in env.namespaces:
+        _namespace(made, env, namespace)
+    for namespace in env.namespaces:
+        _identities(made, env, namespace)
+        _storage(made, env, namespace)
+        _network(made, env, namespace)
+        _quota(made, env, namespace)
+    _disruption_budget(made, env)
+    _prepare_job(made, env)
+    return made
+
+
+def _labels(env: Environment, component: str) -> dict[str, str]:
+    return objects.labels(env, instance=env.name, component=component)
+
+
+def _namespace(made: cdk8s.Chart, env: Environment, name: str) -> None:
+    version = f"v{env.version_set.platform.kubernetes}"
+    security = {f"pod-security.kubernetes.io/{mode}": level for mode, level in (("enforce", "baseline"), ("warn", "baseline"))}
+    pinned = {f"pod-security.kubernetes.io/{mode}-version": version for mode in ("enforce", "warn")}
+    objects.add(made, "v1", "Namespace", name, labels=_labels(env, "namespace") | security | pinned)
+
+
+def _identities(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
+    accounts = []
+    if namespace == env.ray_cluster.namespace:
+        accounts.append((names.TRAINING_SERVICE_ACCOUNT, "training"))
+    if namespace == env.serving.namespace:
+        accounts.append((names.SERVING_SERVICE_ACCOUNT, "serving"))
+    for account, component in accounts:
+        # No token of the API server: Ray needs none, and Pod Identity mounts its own.
+        objects.add(
+            made, "v1", "ServiceAccount", account, namespace=namespace, labels=_labels(env, component), automountServiceAccountToken=False
+        )
+    read = ["get", "list", "watch"]
+    rules: list[Json] = [
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "events", "services", "persistentvolumeclaims"], "verbs": read},
+        {"apiGroups": ["ray.io"], "resources": ["rayclusters", "rayservices", "rayjobs"], "verbs": read},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": read},
+    ]
+    # For people who look and do not touch; who they are is an access entry's Kubernetes group.
+    objects.add(made, "rbac.authorization.k8s.io/v1", "Role", "ray-reader", namespace=namespace, labels=_labels(env, "access"), rules=rules)
+    objects.add(
+        made,
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "ray-reader",
+        namespace=namespace,
+        labels=_labels(env, "access"),
+        roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ray-reader"},
+        subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": f"{names.PREFIX}:readers"}],
+    )
+
+
+def volume(env: Environment, namespace: str) -> str:
+    """Name of the PersistentVolume behind one namespace's claim: a volume binds to one claim only."""
+    return f"{names.PREFIX}-{env.name}-{namespace}"
+
+
+def _storage(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
+    objects.add(
+        made,
+        "v1",
+        "PersistentVolume",
+        volume(env, namespace),
+        labels=_labels(env, "storage"),
+        spec={
+            "capacity": {"storage": NOMINAL_SIZE},
+            "accessModes": ["ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "volumeMode": "Filesystem",
+            # Hugging Face and uv lock files; Lustre takes locks over nodes only with this.
+            "mountOptions": ["flock"],
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": names.SHARED_CLAIM},
+            "csi": {
+                "driver": "fsx.csi.aws.com",
+                "volumeHandle": placeholder("FILE_SYSTEM_ID"),
+                "volumeAttributes": {"dnsname": placeholder("FILE_SYSTEM_DNS_NAME"), "mountname": placeholder("FILE_SYSTEM_MOUNT_NAME")},
+            },
+        },
+    )
+    objects.add(
+        made,
+        "v1",
+        "PersistentVolumeClaim",
+        names.SHARED_CLAIM,
+        namespace=namespace,
+        labels=_labels(env, "storage"),
+        spec={
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "",
+            "volumeName": volume(env, namespace),
+            "resources": {"requests": {"storage": NOMINAL_SIZE}},
+        },
+    )
+
+
+def _network(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
+    """Ray's ports have no authentication: a job is code that runs. Who may reach 8265 is said here.
+
+    `kubectl port-forward` and the kubelet's probes come from the node itself, which a network policy does not hold back.
+    """
+    ingress = [
+        {"from": [{"podSelector": {"matchLabels": RAY_PODS}}]},
+        {"from": [_namespaced(names.ENDPOINT_OPERATOR_NAMESPACE)], "ports": [_port(names.DASHBOARD_PORT)]},
+        # KubeRay submits a RayJob's job, deploys Serve's configuration and reads the state of both through the dashboard.
+        {"from": [_namespaced(names.KUBERAY_NAMESPACE)], "ports": [_port(names.DASHBOARD_PORT)]},
+        {"from": [_namespaced(names.OBSERVABILITY_NAMESPACE)], "ports": [_port(port) for port in METRICS_PORTS]},
+    ]
+    if namespace == env.serving.namespace:
+        # The endpoint's callers: pods of this namespace, evaluation jobs of the training namespace, and KubeRay, which asks for its health.
+        callers = [{"podSelector": {}}, *([_namespaced(env.ray_cluster.namespace)] if env.ray_cluster.namespace != namespace else [])]
+        ingress.append({"from": [*callers, _namespaced(names.KUBERAY_NAMESPACE)], "ports": [_port(names.SERVE_PORT)]})
+    objects.add(
+        made,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        "ray",
+        namespace=namespace,
+        labels=_labels(env, "network"),
+        spec={"podSelector": {"matchLabels": RAY_PODS}, "policyTypes": ["Ingress"], "ingress": ingress},
+    )
+
+
+def _namespaced(name: str) -> Json:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def _port(number: int) -> Json:
+    return {"port": number, "protocol": "TCP"}
+
+
+def _quota(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
+    """GPUs of a namespace: a second RayCluster is refused at once instead of waiting for GPUs that never come.
+
+    GPUs only: a quota on CPU or memory would make every pod without requests fail, the operator's and the debugger's too.
+    """
+    training = env.training_gpus if namespace == env.ray_cluster.namespace else 0
+    endpoints = 2 if capacity.serving_upgrade(env).strategy == "NewCluster" else 1
+    serving = endpoints * capacity.serving_gpus(env) if namespace == env.serving.namespace else 0
+    # GPUs that are shared belong to one of the two at a time.
+    gpus = max(training, serving) if env.serving.share_workers else training + serving
+    objects.add(
+        made,
+        "v1",
+        "ResourceQuota",
+        "gpus",
+        namespace=namespace,
+        labels=_labels(env, "quota"),
+        spec={"hard": {"requests.nvidia.com/gpu": str(gpus)}},
+    )
+
+
+def _disruption_budget(made: cdk8s.Chart, env: Environment) -> None:
+    # minAvailable, since these pods have no controller with a scale (https://kubernetes.io/docs/tasks/run-application/configure-pdb/,
+    # "arbitrary controllers"). With one pod it keeps a drain from ending the endpoint: take it down with `serve down` first.
+    objects.add(
+        made,
+        "policy/v1",
+        "PodDisruptionBudget",
+        env.serving.name,
+        namespace=env.serving.namespace,
+        labels=_labels(env, "serving"),
+        spec={
+            "minAvailable": max(1, capacity.serving_pods(env) - 1),
+            "selector": {"matchLabels": {"app.kubernetes.io/instance": env.serving.name, "app.kubernetes.io/component": "serving-worker"}},
+        },
+    )
+
+
+def prepare_script(mount: str) -> str:
+    """Shell that gives /shared to the training user: safe to run again, done only when the marker is there."""
+    folders = " ".join(f"{mount}/{folder}" for folder in FOLDERS)
+    return (
+        "set -eu\n"
+        f"mkdir -p {folders}\n"
+        f"chown {pods.RAY_USER}:{pods.RAY_USER} {mount} {folders}\n"
+        f"chmod 0775 {mount} {folders}\n"
+        f"printf 'owner={pods.RAY_USER}\\n' > {mount}/.prepared.new\n"
+        f"chown {pods.RAY_USER}:{pods.RAY_USER} {mount}/.prepared.new\n"
+        f"mv {mount}/.prepared.new {mount}/.prepared\n"
+    )
+
+
+def _prepare_job(made: cdk8s.Chart, env: Environment) -> None:
+    namespace, mount = env.ray_cluster.namespace, env.storage.file_system.mount_path
+    system = env.groups("system")
+    group = next((group for group in system if group.count), env.head)
+    amounts = {"cpu": "100m", "memory": "128Mi"}
+    pod: Json = {
+        "restartPolicy": "OnFailure",
+        "automountServiceAccountToken": False,
+        "nodeSelector": {pods.INSTANCE_GROUP_LABEL: group.name},
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "prepare",
+                "image": images.shell(env),
+                "command": ["/bin/sh", "-c", prepare_script(mount)],
+                "resources": {"requests": amounts, "limits": dict(amounts)},
+                # Root, for a new file system belongs to root; of root's powers only those that change owners.
+                "securityContext": {
+                    "runAsUser": 0,
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]},
+                },
+                "volumeMounts": [{"name": "shared", "mountPath": mount}],
+            }
+        ],
+        "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": names.SHARED_CLAIM}}],
+    }
+    if accepted := pods.tolerations(group):
+        pod["tolerations"] = accepted
+    spec: Json = {
+        "backoffLimit": 6,
+        "activeDeadlineSeconds": 1800,
+        "ttlSecondsAfterFinished": 86400,
+        "template": {"metadata": {"labels": _labels(env, "prepare")}, "spec": pod},
+    }
+    # A Job's template cannot be changed: another content is another Job.
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
+    objects.add(made, "batch/v1", "Job", f"prepare-shared-{digest}", namespace=namespace, labels=_labels(env, "prepare"), spec=spec)

@@ -1,0 +1,150 @@
+"""`serveConfigV2` of the endpoint: typed, and dumped as the YAML text that KubeRay wants; never a pasted string.
+
+Fields and their limits: ray.serve.schema.ServeDeploySchema and ray.serve.llm.LLMConfig (Ray 2.57.0 and 2.60.0 agree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from config import capacity, names
+from config.environment import Environment
+from config.serve_rules import LORA_RANKS
+
+# What Ray calls the GPUs of the instance table (ray/util/accelerators/accelerators.py); Ray finds the type by the card's name.
+ACCELERATORS: Mapping[str, str] = MappingProxyType({
+    "NVIDIA A10G": "A10G",
+    "NVIDIA L4": "L4",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA RTX PRO 6000 Blackwell": "RTX-PRO-6000",
+    "NVIDIA A100": "A100",
+    "NVIDIA H100": "H100",
+    "NVIDIA H200": "H200",
+})  # fmt: skip
+IMPORT_PATH = "ray.serve.llm:build_openai_app"
+
+
+@dataclass(frozen=True)
+class ModelLoading:
+    """`model_id` is the name that clients use, `model_source` the folder on the shared file system."""
+
+    model_id: str
+    model_source: str
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Adapters are loaded on demand from `<path>/<adapter>/`; Ray takes cloud storage only."""
+
+    dynamic_lora_loading_path: str
+    max_num_adapters_per_replica: int
+
+
+@dataclass(frozen=True)
+class Engine:
+    """vLLM's arguments. Ray does not check them, so every one of them is written here by its name."""
+
+    max_model_len: int
+    max_loras: int
+    max_cpu_loras: int
+    max_lora_rank: int
+    limit_mm_per_prompt: Mapping[str, int]
+    gpu_memory_utilization: float = capacity.SERVING_MEMORY_SHARE
+    tensor_parallel_size: int = 1
+    enable_lora: bool = True
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Serve's own settings of the replicas; seconds."""
+
+    num_replicas: int
+    max_ongoing_requests: int = 64
+    health_check_period_s: int = 10
+    # A replica that loads an adapter or compiles a graph answers late; Serve's default of 30 s would restart it.
+    health_check_timeout_s: int = 120
+    graceful_shutdown_timeout_s: int = 120
+
+
+@dataclass(frozen=True)
+class LLM:
+    """One `LLMConfig`."""
+
+    model_loading_config: ModelLoading
+    lora_config: Lora
+    engine_kwargs: Engine
+    deployment_config: Deployment
+    accelerator_type: str | None = None
+
+
+@dataclass(frozen=True)
+class Application:
+    """One Serve application."""
+
+    args: Mapping[str, Any]
+    name: str = "llm"
+    route_prefix: str = "/"
+    import_path: str = IMPORT_PATH
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """The whole text."""
+
+    applications: tuple[Application, ...]
+    # Every node answers: KubeRay's service picks worker pods whose proxy is healthy.
+    proxy_location: str = "EveryNode"
+    http_options: Mapping[str, Any] = field(default_factory=lambda: {"host": "0.0.0.0", "port": names.SERVE_PORT})  # noqa: S104
+
+
+def lora_rank(env: Environment) -> int:
+    """Smallest rank of vLLM's that holds the rank that training uses; without LoRA in training, vLLM's smallest."""
+    rank = env.training.overrides.get("trainer.policy.model.lora.rank")
+    wanted = rank if isinstance(rank, int) and not isinstance(rank, bool) else 0
+    return next((size for size in LORA_RANKS if size >= wanted), LORA_RANKS[-1])
+
+
+def adapter_path(env: Environment) -> str:
+    """S3 folder whose sub-folders are adapters."""
+    return f"s3://{names.artifact_bucket(env)}/{names.ADAPTER_PREFIX}".rstrip("/")
+
+
+def serve_config(env: Environment) -> ServeConfig:
+    """The endpoint of an environment."""
+    serving = env.serving
+    llm = LLM(
+        model_loading_config=ModelLoading(model_id=serving.model_id, model_source=env.training.base_model),
+        lora_config=Lora(adapter_path(env), serving.adapters_per_replica),
+        engine_kwargs=Engine(
+            max_model_len=serving.max_model_len,
+            max_loras=serving.adapters_per_replica,
+            max_cpu_loras=serving.adapters_per_replica,
+            max_lora_rank=lora_rank(env),
+            limit_mm_per_prompt={"image": serving.images_per_prompt},
+        ),
+        deployment_config=Deployment(num_replicas=serving.replicas),
+        accelerator_type=ACCELERATORS.get(capacity.serving_group(env).instance.gpu),
+    )
+    return ServeConfig(applications=(Application(args={"llm_configs": [_without_none(asdict(llm))]}),))
+
+
+def text(config: ServeConfig) -> str:
+    """YAML of the whole, keys in the order of the fields."""
+    return yaml.safe_dump(_plain(asdict(config)), sort_keys=False, default_flow_style=False, width=1000)
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,87 @@
+"""EKS Pod Identity: credentials for a pod's service account.
+
+A pod's SDK asks the agent of its node (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), the agent asks
+`eks-auth:AssumeRoleForPodIdentity`: https://docs.aws.amazon.com/eks/latest/userguide/pod-id-how-it-works.html
+Here the daemon is both. The token, which on AWS is a signed service-account token, names cluster, namespace and service
+account in the clear: this endpoint is bound to the loopback interface and guards nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from local.cloud.services import Answer, Operation, ServiceError
+from local.cloud.store import Cloud
+
+CREDENTIALS_PATH = "/v1/credentials"
+
+
+def token(cluster: str, namespace: str, service_account: str) -> str:
+    """What a process that stands for a pod sends as AWS_CONTAINER_AUTHORIZATION_TOKEN."""
+    return base64.urlsafe_b64encode(json.dumps([cluster, namespace, service_account]).encode()).decode()
+
+
+def environment(cloud_port: int, *, cluster: str, namespace: str, service_account: str) -> dict[str, str]:
+    """The variables that the Pod Identity webhook puts into a pod whose service account has an association."""
+    return {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://127.0.0.1:{cloud_port}{CREDENTIALS_PATH}",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": token(cluster, namespace, service_account),
+    }
+
+
+def _subject(given: str) -> tuple[str, str, str]:
+    try:
+        cluster, namespace, account = json.loads(base64.urlsafe_b64decode(given.encode()))
+    except (ValueError, binascii.Error) as error:
+        raise ServiceError("InvalidTokenException", "The token is not valid.", 400) from error
+    return str(cluster), str(namespace), str(account)
+
+
+def assume(cloud: Cloud, given: dict[str, Any]) -> Answer:
+    """Credentials of the role that is associated with the token's service account."""
+    cluster, namespace, account = _subject(str(given.get("token", "")))
+    if given.get("clusterName") not in (None, cluster):
+        raise ServiceError("AccessDeniedException", "The token was issued by another cluster.", 403)
+    eks = cloud.client("eks")
+    try:
+        found = eks.list_pod_identity_associations(clusterName=cluster, namespace=namespace, serviceAccount=account)
+    except eks.exceptions.ResourceNotFoundException as error:
+        raise ServiceError("ResourceNotFoundException", f"No cluster found for name: {cluster}.", 404) from error
+    if not found["associations"]:
+        message = f"No Pod Identity association for service account {account} in namespace {namespace} of cluster {cluster}."
+        raise ServiceError("ResourceNotFoundException", message, 404)
+    identifier = found["associations"][0]["associationId"]
+    association = eks.describe_pod_identity_association(clusterName=cluster, associationId=identifier)["association"]
+    session = f"eks-{cluster}-{account}"[:64]
+    assumed = cloud.client("sts").assume_role(RoleArn=association["roleArn"], RoleSessionName=session)
+    credentials = assumed["Credentials"]
+    return {
+        "subject": {"namespace": namespace, "serviceAccount": account},
+        "audience": "pods.eks.amazonaws.com",
+        "podIdentityAssociation": {"associationArn": association["associationArn"], "associationId": identifier},
+        "assumedRoleUser": {"arn": assumed["AssumedRoleUser"]["Arn"], "assumeRoleId": assumed["AssumedRoleUser"]["AssumedRoleId"]},
+        "credentials": {
+            "accessKeyId": credentials["AccessKeyId"],
+            "secretAccessKey": credentials["SecretAccessKey"],
+            "sessionToken": credentials["SessionToken"],
+            "expiration": credentials["Expiration"],
+        },
+    }
+
+
+def agent(cloud: Cloud, authorization: str) -> Answer:
+    """What the node's agent answers to an SDK."""
+    found = assume(cloud, {"token": authorization})["credentials"]
+    return {
+        "AccessKeyId": found["accessKeyId"],
+        "SecretAccessKey": found["secretAccessKey"],
+        "Token": found["sessionToken"],
+        "Expiration": found["expiration"].strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "AccountId": "000000000000",
+    }
+
+
+OPERATIONS: dict[str, Operation] = {"AssumeRoleForPodIdentity": assume}

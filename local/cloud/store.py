@@ -1,0 +1,134 @@
+"""The resources that the local cloud holds itself, and what they share: clients, Kubernetes clusters, fault switches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from local.cloud import ACCOUNT, REGION, SECRET
+from local.cloud.faults import Faults
+
+if TYPE_CHECKING:
+    from local.kubernetes.cluster import Clusters
+
+Properties = dict[str, Any]
+
+
+@dataclass
+class Resource:
+    """One resource: its CloudFormation type, Ref value, properties and read-only attributes (dotted names)."""
+
+    type: str
+    id: str
+    logical_id: str
+    stack: str
+    properties: Properties
+    attributes: Properties
+    created: float = field(default_factory=time.time)
+    # What the resource made elsewhere and takes with it: network interfaces, ids in other services.
+    owned: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return self.type.removeprefix("AWS::")
+
+
+class Store:
+    """All resources by type and Ref value. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._resources: dict[tuple[str, str], Resource] = {}
+
+    def add(self, resource: Resource) -> None:
+        with self._lock:
+            self._resources[resource.type, resource.id] = resource
+
+    def get(self, resource_type: str, identifier: str) -> Resource | None:
+        with self._lock:
+            return self._resources.get((resource_type, identifier))
+
+    def remove(self, resource_type: str, identifier: str) -> Resource | None:
+        with self._lock:
+            return self._resources.pop((resource_type, identifier), None)
+
+    def all(self, resource_type: str | None = None) -> list[Resource]:
+        with self._lock:
+            return [r for r in self._resources.values() if resource_type is None or r.type == resource_type]
+
+    def where(self, resource_type: str, **properties: object) -> Iterator[Resource]:
+        """The resources of a type whose properties or attributes have these values."""
+        for resource in self.all(resource_type):
+            known = {**resource.properties, **resource.attributes}
+            if all(known.get(name) == value for name, value in properties.items()):
+                yield resource
+
+
+class Cloud:
+    """One local cloud: what the provider, the rules and the service calls work on."""
+
+    def __init__(self, *, port: int, clusters: Clusters | None = None, folder: Path | None = None, node_delay: float = 1.0) -> None:
+        self.port = port
+        self.folder = folder
+        self.store = Store()
+        self.faults = Faults.from_environment()
+        self.clusters = clusters
+        # Seconds until the nodes of a HyperPod cluster join; on AWS it takes 15 to 25 minutes.
+        self.node_delay = node_delay
+        self._clients: dict[str, Any] = {}
+        self._clients_lock = threading.Lock()
+        # Set by what runs the Kubernetes endpoint: cluster name -> (endpoint URL, certificate authority as PEM).
+        self.kubernetes_endpoint: Any = None
+
+    def write_kubeconfig(self, cluster: str, url: str, authority: str) -> None:
+        """What `aws eks update-kubeconfig` would write, for the newest cluster."""
+        if self.folder is None:
+            return
+        import base64
+
+        from local.kubernetes import kubeconfig
+
+        data = base64.b64encode(authority.encode()).decode()
+        kubeconfig.write(self.folder / "kubeconfig", kubeconfig.kubeconfig(cluster, endpoint=url, authority_data=data, region=REGION))
+
+    def remove_kubeconfig(self, cluster: str) -> None:
+        path = self.folder / "kubeconfig" if self.folder is not None else None
+        if path is not None and path.exists() and f"/clusters/{cluster}" in path.read_text():
+            path.unlink()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @cached_property
+    def _session(self) -> Any:
+        import boto3
+
+        return boto3.session.Session(aws_access_key_id=ACCOUNT, aws_secret_access_key=SECRET, region_name=REGION)
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of this cloud. Blocks on the network: never call it on the event loop."""
+        with self._clients_lock:
+            if service not in self._clients:
+                from botocore.config import Config
+
+                config = Config(retries={"max_attempts": 1}, connect_timeout=5, read_timeout=60)
+                self._clients[service] = self._session.client(service, endpoint_url=self.endpoint, config=config)
+            return self._clients[service]
+
+
+def tags(properties: Properties) -> dict[str, str]:
+    """Tags of a resource as a mapping, from either form that CloudFormation types use."""
+    given = properties.get("Tags") or {}
+    if isinstance(given, dict):
+        return {str(k): str(v) for k, v in given.items()}
+    return {t["Key"]: str(t.get("Value", "")) for t in given if isinstance(t, dict) and "Key" in t}
+
+
+def arn(service: str, rest: str) -> str:
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{rest}"

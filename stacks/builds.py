@@ -1,0 +1,164 @@
+"""CodeBuild projects: the training image (about 20 GB, nobody wants it through a laptop) and the mirror of charts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_codebuild as codebuild
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3_assets as assets
+from constructs import Construct
+
+from config import names
+from stacks.charts import Chart, mirrored, registry
+from stacks.functions import function, log_group, resource
+from stacks.roles import Allow, role
+from stacks.stack import EnvironmentStack, Settings
+
+DOCKER = Path(__file__).resolve().parent.parent / "docker"
+BUILD_IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:5.0"
+_PUSH = (
+    "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:CompleteLayerUpload", "ecr:GetDownloadUrlForLayer", "ecr:InitiateLayerUpload",
+    "ecr:PutImage", "ecr:UploadLayerPart", "ecr:DescribeImages",
+)  # fmt: skip
+
+
+class ImageBuild(Construct):
+    """A project that builds docker/ and pushes it; `hyperpod-rl image build` starts it."""
+
+    def __init__(self, stack: EnvironmentStack, *, repository: ecr.CfnRepository) -> None:
+        super().__init__(stack, "ImageBuild")
+        settings = stack.settings
+        source = assets.Asset(stack, "ImageSource", path=str(DOCKER))
+        training = settings.version_set.training
+        self.project = project(
+            stack, "Image", description=f"Builds the training image {settings.image.repository}", minutes=180, compute="BUILD_GENERAL1_LARGE",
+            allow=[
+                Allow(_PUSH, [repository.attr_arn]),
+                Allow(["s3:GetObject"], [source.bucket.arn_for_objects(source.s3_object_key)]),
+            ],
+            source={"type": "S3", "location": f"{source.s3_bucket_name}/{source.s3_object_key}", "buildSpec": "buildspec.yml"},
+            variables={
+                "IMAGE": repository.attr_repository_uri,
+                "TAG": settings.image.tag,
+                "BASE": training.base,
+                "RAY_VERSION": training.ray,
+                "SKYRL_REF": training.skyrl_commit,
+                "VISGYM_REF": training.visgym_commit,
+                "PYGAME_VERSION": training.pygame,
+                "TOOLKIT_VERSION": training.toolkit,
+                "VERSION_SET": settings.version_set.name,
+            },
+        )  # fmt: skip
+
+
+class ChartMirror(Construct):
+    """Copies charts into this account's ECR, at deploy time, since the dependency chart lives in a Git repository only.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-eks-install-packages-using-helm-chart.html
+    """
+
+    def __init__(self, stack: EnvironmentStack) -> None:
+        super().__init__(stack, "ChartMirror")
+        charts = mirrored(stack.settings)
+        repositories = [_chart_repository(stack, chart) for chart in charts]
+        builder = project(
+            stack, "Charts", description="Mirrors Helm charts into ECR", minutes=20, compute="BUILD_GENERAL1_SMALL",
+            allow=[Allow(_PUSH, [repository.attr_arn for repository in repositories])],
+            source={"type": "NO_SOURCE", "buildSpec": json.dumps(buildspec(stack.settings, charts), sort_keys=True)},
+        )  # fmt: skip
+        starter = function(
+            stack, "MirrorCharts", handler="mirror.handler", description="Runs the chart mirror and waits for it", minutes=15,
+            allow=[Allow(["codebuild:StartBuild", "codebuild:BatchGetBuilds"], [builder.attr_arn])],
+        )  # fmt: skip
+        wanted = [{"Name": chart.name, "Version": chart.version, "Revision": chart.revision or ""} for chart in charts]
+        done = resource(
+            stack, "MirroredCharts", kind="MirroredCharts", token=starter.function_arn, timeout_minutes=16,
+            properties={
+                "Project": builder.ref, "Charts": wanted,
+                # A change of what is built, not of the project's name, must run it again.
+                "Digest": hashlib.sha256(json.dumps(buildspec(stack.settings, charts), sort_keys=True).encode()).hexdigest()[:16],
+            },
+        )  # fmt: skip
+        done.node.add_dependency(*repositories)
+
+
+def project(
+    stack: EnvironmentStack,
+    construct_id: str,
+    *,
+    description: str,
+    minutes: int,
+    compute: str,
+    allow: list[Allow],
+    source: dict[str, Any],
+    variables: dict[str, str] | None = None,
+) -> codebuild.CfnProject:
+    """A privileged Linux project (Docker inside) with its own role and log group."""
+    logs = log_group(stack, f"{construct_id}Logs")
+    runner = role(
+        stack, f"{construct_id}BuildRole", principal=iam.ServicePrincipal("codebuild.amazonaws.com"), description=description,
+        allow=[
+            *allow,
+            Allow(["logs:CreateLogStream", "logs:PutLogEvents"], [logs.log_group_arn], why="`:*` names the streams of this one group"),
+            Allow(["ecr:GetAuthorizationToken"], ["*"], why="ECR knows no resource for this action"),
+        ],
+    )  # fmt: skip
+    return codebuild.CfnProject(
+        stack,
+        f"{construct_id}Project",
+        name=f"{names.PREFIX}-{stack.settings.name}-{construct_id.lower()}",
+        description=description,
+        service_role=runner.role_arn,
+        artifacts={"type": "NO_ARTIFACTS"},
+        source=source,
+        timeout_in_minutes=minutes,
+        concurrent_build_limit=1,
+        logs_config={"cloudWatchLogs": {"status": "ENABLED", "groupName": logs.log_group_name}},
+        environment={
+            "type": "LINUX_CONTAINER",
+            "computeType": compute,
+            "image": BUILD_IMAGE,
+            "privilegedMode": True,
+            "environmentVariables": [{"name": name, "value": value} for name, value in sorted((variables or {}).items())],
+        },
+    )
+
+
+def buildspec(settings: Settings, charts: tuple[Chart, ...]) -> dict[str, Any]:
+    """What the mirror runs: fetch each chart at its pinned revision or version, push it unless that version is there already."""
+    commands = [
+        "curl -fsSL https://get.helm.sh/helm-v3.18.4-linux-amd64.tar.gz | tar -xz --strip-components=1 -C /usr/local/bin linux-amd64/helm",
+        f"aws ecr get-login-password | helm registry login --username AWS --password-stdin {registry(settings)}",
+    ]
+    for chart in charts:
+        commands += _mirror(settings, chart)
+    return {"version": 0.2, "phases": {"build": {"commands": commands}}}
+
+
+def _mirror(settings: Settings, chart: Chart) -> list[str]:
+    there = f"aws ecr describe-images --repository-name {chart.repository(settings)} --image-ids imageTag={chart.tag} >/dev/null 2>&1"
+    fetch = (
+        [
+            f"git init -q {chart.name} && cd {chart.name} && git fetch -q --depth 1 {chart.origin} {chart.revision} && git checkout -q FETCH_HEAD",
+            f"cd {chart.name}/{chart.path} && helm dependency update . && sed -i 's/^version:.*/version: {chart.version}/' Chart.yaml && helm package . -d /tmp/charts",
+        ]
+        if chart.revision
+        else [f"helm pull {chart.name} --repo {chart.origin} --version {chart.version} -d /tmp/charts"]
+    )
+    push = f"helm push /tmp/charts/{chart.name}-{chart.version}.tgz oci://{registry(settings)}/{chart.prefix(settings)}"
+    return [" && ".join([f"{there} || ( " + " && ".join(f"( {step} )" for step in fetch), f"{push} )"])]
+
+
+def _chart_repository(stack: EnvironmentStack, chart: Chart) -> ecr.CfnRepository:
+    repository = ecr.CfnRepository(
+        stack, f"Chart{''.join(part.capitalize() for part in chart.name.split('-'))}", repository_name=chart.repository(stack.settings),
+        image_tag_mutability="IMMUTABLE", image_scanning_configuration={"scanOnPush": True}, empty_on_delete=True,
+    )  # fmt: skip
+    repository.apply_removal_policy(RemovalPolicy.DESTROY)
+    return repository

@@ -1,0 +1,166 @@
+"""Data: what outlives a cluster. The artifact bucket, the file system, the image repository and the project that builds the image."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_fsx as fsx
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import custom_resources as cr
+from constructs import Construct
+
+from config import names
+from stacks.builds import ImageBuild
+from stacks.functions import function, resource
+from stacks.roles import Allow, bucket_arn
+from stacks.stack import EnvironmentStack, Settings, Shared
+
+
+class Data(EnvironmentStack):
+    """S3, FSx for Lustre, ECR, CodeBuild."""
+
+    def __init__(self, scope: Construct, settings: Settings) -> None:
+        super().__init__(scope, settings, names.Stack.DATA, description="File system, buckets and images")
+        removal = settings.storage.removal
+        # Kept when the stack goes, but not when its very first creation fails: a half-made file system holds nothing.
+        self._keep = RemovalPolicy.DESTROY if removal == "destroy" else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+        key = self._key()
+        bucket = self._bucket(key)
+        file_system = self._file_system(key, bucket)
+        if removal == "backup":
+            self._final_backup(file_system)
+        repository = self._repository(key)
+        build = ImageBuild(self, repository=repository)
+        self.publish(names.Parameter.ARTIFACT_BUCKET, bucket.bucket_name)
+        self.publish(names.Parameter.FILE_SYSTEM_ID, file_system.ref)
+        self.publish(names.Parameter.FILE_SYSTEM_DNS, file_system.attr_dns_name)
+        self.publish(names.Parameter.FILE_SYSTEM_MOUNT, file_system.attr_lustre_mount_name)
+        self.publish(names.Parameter.IMAGE_REPOSITORY, repository.attr_repository_uri)
+        self.publish(names.Parameter.IMAGE_PROJECT, build.project.ref)
+
+    def _key(self) -> kms.Key | None:
+        if self.settings.storage.encryption == "aws":
+            return None
+        key = kms.Key(self, "Key", description=f"Data of {self.stack_name}", enable_key_rotation=True, removal_policy=self._keep)
+        self.publish(Shared.STORAGE_KEY, key.key_arn)
+        return key
+
+    def _bucket(self, key: kms.Key | None) -> s3.Bucket:
+        rules = [
+            s3.LifecycleRule(
+                id="leftovers", abort_incomplete_multipart_upload_after=Duration.days(7), noncurrent_version_expiration=Duration.days(90),
+                expired_object_delete_marker=True,
+            )
+        ]  # fmt: skip
+        if days := self.settings.storage.artifact_expiry_days:
+            # Runs only: a release under lora-adapters/ is what an endpoint serves.
+            rules.append(s3.LifecycleRule(id="runs", prefix=names.RUNS_PREFIX, expiration=Duration.days(days)))
+        bucket = s3.Bucket(
+            self,
+            "Artifacts",
+            bucket_name=names.artifact_bucket(self.settings),
+            versioned=True,
+            enforce_ssl=True,
+            minimum_tls_version=1.2,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
+            lifecycle_rules=rules,
+            removal_policy=self._keep,
+        )
+        if self._keep == RemovalPolicy.DESTROY:
+            self._emptied(bucket)
+        return bucket
+
+    def _emptied(self, bucket: s3.Bucket) -> None:
+        """Every version of every object goes before the bucket does: S3 refuses to delete a bucket that holds one."""
+        arn = bucket_arn(self, bucket.bucket_name)
+        emptier = function(
+            self, "EmptyBucket", handler="empty_bucket.handler", description="Empties the artifact bucket before it is deleted", minutes=15,
+            allow=[
+                Allow(["s3:ListBucketVersions", "s3:ListBucketMultipartUploads"], [arn]),
+                Allow(["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"], [f"{arn}/*"], why="every object of this bucket"),
+            ],
+        )  # fmt: skip
+        emptied = resource(
+            self, "EmptiedArtifacts", kind="EmptiedBucket", token=emptier.function_arn, properties={"Bucket": bucket.bucket_name}, timeout_minutes=16
+        )
+        emptied.node.add_dependency(bucket)
+
+    def _file_system(self, key: kms.Key | None, bucket: s3.Bucket) -> fsx.CfnFileSystem:
+        wanted = self.settings.storage.file_system
+        file_system = fsx.CfnFileSystem(
+            self,
+            "FileSystem",
+            file_system_type="LUSTRE",
+            # PERSISTENT_2 refuses Lustre 2.10, the API's default.
+            file_system_type_version=self.settings.version_set.platform.lustre,
+            storage_type="SSD",
+            storage_capacity=wanted.capacity_gib,
+            subnet_ids=[self.read(Shared.HYPERPOD_SUBNET)],
+            security_group_ids=[self.read(Shared.FILE_SYSTEM_GROUP)],
+            kms_key_id=key.key_arn if key else None,
+            backup_id=wanted.restore_from_backup,
+            lustre_configuration={
+                "deploymentType": "PERSISTENT_2",
+                "perUnitStorageThroughput": wanted.throughput_mbps_per_tib,
+                "dataCompressionType": wanted.compression,
+                "automaticBackupRetentionDays": wanted.backup_retention_days,
+                "copyTagsToBackups": True,
+                "metadataConfiguration": {"mode": "AUTOMATIC"},
+            },
+            tags=[{"key": "Name", "value": names.file_system(self.settings)}],
+        )
+        # `backup` keeps a backup and lets the file system go.
+        file_system.apply_removal_policy(self._keep if self.settings.storage.removal == "retain" else RemovalPolicy.DESTROY)
+        if wanted.export_to_s3:
+            association = fsx.CfnDataRepositoryAssociation(
+                self, "RunsExport", file_system_id=file_system.ref, file_system_path="/runs",
+                data_repository_path=f"s3://{bucket.bucket_name}/{names.EXPORT_PREFIX}runs",
+                s3={"autoExportPolicy": {"events": ["NEW", "CHANGED", "DELETED"]}},
+            )  # fmt: skip
+            association.node.add_dependency(bucket)
+        return file_system
+
+    def _final_backup(self, file_system: fsx.CfnFileSystem) -> None:
+        """A backup on delete, waited for: CloudFormation has no snapshot policy for FSx."""
+        arn = f"arn:{self.partition}:fsx:{self.region}:{self.account}"
+        allow = [
+            Allow(["fsx:CreateBackup", "fsx:TagResource"], [f"{arn}:file-system/{file_system.ref}", f"{arn}:backup/*"], why="a backup has no id before it is made"),
+            Allow(["fsx:DescribeBackups"], ["*"], why="FSx knows no resource for this action"),
+        ]
+        begin = function(self, "BeginBackup", handler="final_backup.on_event", description="Begins the last backup of the file system", allow=allow)
+        ended = function(self, "BackupEnded", handler="final_backup.is_complete", description="Looks whether the last backup is there", allow=allow)
+        provider = cr.Provider(
+            self, "FinalBackupProvider", on_event_handler=begin, is_complete_handler=ended,
+            query_interval=Duration.seconds(30), total_timeout=Duration.minutes(58), log_group=begin.log_group,
+        )  # fmt: skip
+        resource(
+            self, "FinalBackup", kind="FinalBackup", token=provider.service_token, timeout_minutes=59,
+            properties={"FileSystemId": file_system.ref, "Name": names.file_system(self.settings)},
+        )  # fmt: skip
+
+    def _repository(self, key: kms.Key | None) -> ecr.CfnRepository:
+        repository = ecr.CfnRepository(
+            self,
+            "Images",
+            repository_name=names.image_repository(self.settings),
+            image_tag_mutability="IMMUTABLE",
+            image_scanning_configuration={"scanOnPush": True},
+            encryption_configuration={"encryptionType": "KMS", "kmsKey": key.key_arn} if key else {"encryptionType": "AES256"},
+            # Ten images of about 20 GB; a digest that an environment pins should be among them.
+            lifecycle_policy={"lifecyclePolicyText": KEEP_TEN_IMAGES},
+            empty_on_delete=self._keep == RemovalPolicy.DESTROY,
+        )
+        repository.apply_removal_policy(self._keep)
+        return repository
+
+
+KEEP_TEN_IMAGES = (
+    '{"rules":[{"rulePriority":1,"description":"layers that no tag names","selection":{"tagStatus":"untagged","countType":"sinceImagePushed",'
+    '"countUnit":"days","countNumber":14},"action":{"type":"expire"}},{"rulePriority":2,"description":"the ten newest images",'
+    '"selection":{"tagStatus":"any","countType":"imageCountMoreThan","countNumber":10},"action":{"type":"expire"}}]}'
+)

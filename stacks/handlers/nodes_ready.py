@@ -1,0 +1,97 @@
+"""Waits until every instance group has as many Ready nodes as it wants, with their GPUs. For CDK's provider framework.
+
+With continuous provisioning a HyperPod cluster is InService before its nodes are there, and stays so when none ever comes:
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-scaling-eks.html
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import boto3
+from .kubernetes_api import Gone, api
+
+GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
+EVENTS_QUOTED = 5
+
+
+def on_event(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+    """Nothing to begin; the time is kept, so that the wait can end with a reason before CloudFormation ends it without one."""
+    cluster = event["ResourceProperties"]["ClusterName"]
+    return {"PhysicalResourceId": f"nodes-ready/{cluster}", "Began": str(int(time.time()))}
+
+
+def is_complete(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+    """Whether all nodes are there. Raises RuntimeError, with what is missing and the cluster's last events, when time is up."""
+    if event["RequestType"] == "Delete":
+        return {"IsComplete": True}
+    properties = event["ResourceProperties"]
+    cluster, eks = properties["ClusterName"], properties["EksClusterName"]
+    wanted: Sequence[Mapping[str, Any]] = properties["Groups"]
+    missing = missing_nodes(wanted, running=running_nodes(cluster), ready=ready_nodes(eks))
+    if not missing:
+        return {"IsComplete": True, "Data": {"Nodes": sum(int(group["Count"]) for group in wanted)}}
+    waited = time.time() - float(event.get("Began", time.time()))
+    if waited < 60 * float(properties["TimeoutMinutes"]):
+        return {"IsComplete": False}
+    raise RuntimeError(
+        f"after {waited / 60:.0f} minutes: {'; '.join(missing)}. Last events of {cluster}: {' | '.join(last_events(cluster)) or 'none'}. "
+        "The cluster was kept and goes on trying; deploy this stack again to go on waiting, or set the group's count to what there is"
+    )
+
+
+def missing_nodes(wanted: Sequence[Mapping[str, Any]], *, running: Mapping[str, int], ready: Mapping[str, Sequence[int]]) -> list[str]:
+    """One sentence for each group that lacks something. `ready` maps a group to the allocatable GPUs of its Ready nodes."""
+    missing = []
+    for group in wanted:
+        name, count, gpus = group["Name"], int(group["Count"]), int(group["Gpus"])
+        nodes = ready.get(name, ())
+        if running.get(name, 0) < count:
+            missing.append(f"group {name} has {running.get(name, 0)} of {count} instances running")
+        elif len(nodes) < count:
+            missing.append(f"group {name} has {len(nodes)} of {count} nodes Ready in Kubernetes")
+        elif gpus and sum(found >= gpus for found in nodes) < count:
+            missing.append(f"group {name} has nodes with {min(nodes)} allocatable GPUs instead of {gpus}: the device plugin does not run there yet")
+    return missing
+
+
+def running_nodes(cluster: str) -> Counter[str]:
+    """Running instances for each group, as SageMaker sees them."""
+    found: Counter[str] = Counter()
+    client = boto3.client("sagemaker")
+    more: dict[str, str] = {}
+    while True:
+        page = client.list_cluster_nodes(ClusterName=cluster, MaxResults=100, **more)
+        found.update(node["InstanceGroupName"] for node in page["ClusterNodeSummaries"] if node["InstanceStatus"]["Status"] == "Running")
+        if not page.get("NextToken"):
+            return found
+        more = {"NextToken": page["NextToken"]}
+
+
+def ready_nodes(eks: str) -> dict[str, list[int]]:
+    """Allocatable GPUs of each Ready node, by group, as Kubernetes sees them."""
+    try:
+        listed = api(eks).get("/api/v1/nodes") or {}
+    except Gone as error:
+        # A moment without an API server (an upgrade of the control plane) is not a failure of the nodes.
+        print(f"waiting: {error}")
+        return {}
+    found: dict[str, list[int]] = {}
+    for node in listed.get("items", ()):
+        conditions = {entry["type"]: entry["status"] for entry in node.get("status", {}).get("conditions", ())}
+        group = node["metadata"].get("labels", {}).get(GROUP_LABEL)
+        if group and conditions.get("Ready") == "True":
+            found.setdefault(group, []).append(int(node["status"].get("allocatable", {}).get("nvidia.com/gpu", 0)))
+    return found
+
+
+def last_events(cluster: str) -> list[str]:
+    """The cluster's newest events, which name the reason (capacity, quota, health checks) where the cluster's status does not."""
+    try:
+        answer = boto3.client("sagemaker").list_cluster_events(ClusterName=cluster, SortBy="EventTime", SortOrder="Descending", MaxResults=EVENTS_QUOTED)
+    except Exception as error:  # noqa: BLE001 - the events only explain; without them the sentence before them stands
+        return [f"they could not be read ({error})"]
+    return [f"{entry.get('InstanceGroupName', '')} {entry.get('Description', '')}".strip()[:200] for entry in answer.get("Events", ())]

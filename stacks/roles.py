@@ -1,0 +1,67 @@
+"""IAM roles with their policies inline: a role that exists has its permissions, so nothing can come between the two.
+
+A public HyperPod stack failed with "Unable to retrieve subnets" because its cluster waited for the role and not for the policy
+resource beside it; inline policies leave no such gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from config import names
+from stacks.stack import EnvironmentStack
+
+
+@dataclass(frozen=True)
+class Allow:
+    """One Allow statement. `why` says why a wildcard is there: without it, one is refused (ValueError)."""
+
+    actions: Sequence[str]
+    resources: Sequence[str]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.why and any("*" in text for text in (*self.actions, *self.resources)):
+            raise ValueError(f"say why {', '.join(self.actions)} on {', '.join(self.resources)} needs a wildcard")
+
+
+def role(
+    scope: Construct, construct_id: str, *, principal: iam.IPrincipal, allow: Sequence[Allow] = (), managed: Sequence[str] = (), description: str
+) -> iam.Role:
+    """A role with one inline policy; `managed` are names of AWS managed policies."""
+    documents = {"own": iam.PolicyDocument(statements=[_statement(entry) for entry in allow])} if allow else None
+    return iam.Role(
+        scope, construct_id, assumed_by=principal, description=description, inline_policies=documents,
+        managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in managed],
+    )  # fmt: skip
+
+
+def pod_principal(stack: EnvironmentStack) -> iam.IPrincipal:
+    """Trust for EKS Pod Identity, narrowed to this account and this cluster; it needs sts:TagSession beside sts:AssumeRole.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/pod-id-role.html
+    """
+    return iam.ServicePrincipal(
+        "pods.eks.amazonaws.com",
+        conditions={"StringEquals": {"aws:SourceAccount": stack.account}, "ArnEquals": {"aws:SourceArn": cluster_arn(stack)}},
+    ).with_session_tags()
+
+
+def cluster_arn(stack: EnvironmentStack) -> str:
+    """ARN of the EKS cluster: its name is fixed, so no reference across stacks is needed."""
+    return f"arn:{stack.partition}:eks:{stack.region}:{stack.account}:cluster/{names.eks_cluster(stack.settings)}"
+
+
+def bucket_arn(stack: EnvironmentStack, bucket: str, path: str = "") -> str:
+    """ARN of a bucket, or of what lies below a path in it."""
+    return f"arn:{stack.partition}:s3:::{bucket}" + (f"/{path}" if path else "")
+
+
+def _statement(entry: Allow) -> iam.PolicyStatement:
+    return iam.PolicyStatement(actions=list(entry.actions), resources=list(entry.resources), conditions=dict(entry.conditions) or None)

@@ -1,0 +1,41 @@
+"""Which stacks an environment has, and the order that they force upon each other."""
+
+from __future__ import annotations
+
+from aws_cdk import Stack
+from constructs import Construct
+
+from stacks.cluster import Cluster
+from stacks.data import Data
+from stacks.hyperpod import HyperPod
+from stacks.network import Network
+from stacks.nodes_ready import NodesReady
+from stacks.observability import Observability
+from stacks.platform import Platform
+from stacks.stack import Settings
+from stacks.studio import Studio
+from stacks.telemetry import Telemetry
+
+
+def build(scope: Construct, settings: Settings) -> list[Stack]:
+    """All stacks of the environment, each after those below it. A stack is deleted in the opposite order."""
+    network = Network(scope, settings)
+    data = _above(Data(scope, settings), network)
+    cluster = _above(Cluster(scope, settings), network)
+    telemetry = Telemetry(scope, settings) if settings.observability.enabled else None
+    hyperpod = _above(HyperPod(scope, settings), cluster, telemetry)
+    ready = _above(NodesReady(scope, settings), hyperpod)
+    platform = _above(Platform(scope, settings), ready, data)
+    stacks = [network, data, cluster, hyperpod, ready, platform]
+    if telemetry is not None:
+        stacks += [telemetry, _above(Observability(scope, settings), ready, data, telemetry)]
+    if settings.studio.enabled:
+        stacks.append(_above(Studio(scope, settings), cluster))
+    return stacks
+
+
+def _above(stack: Stack, *below: Stack | None) -> Stack:
+    for lower in below:
+        if lower is not None:
+            stack.add_stack_dependency(lower)
+    return stack

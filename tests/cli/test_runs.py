@@ -1,0 +1,184 @@
+"""`follow`, `status`, `logs`, `stop`, `list` as a person and as a program see them; the cluster is a job table in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli import live, main
+from config.environment import Environment
+from config.load import load
+from tests.training.console_text import training_log
+from tests.training.fakes import FakeRay, connection
+from training import cluster as clusters
+from training import follow as following
+from training import jobs
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+
+    @contextlib.contextmanager
+    def connect(env: Environment, **_: Any) -> Iterator[Any]:
+        yield connection(fake, env)
+
+    monkeypatch.setattr(jobs, "connect", connect)
+    monkeypatch.setattr(following, "STATUS_SECONDS", 0.05)
+    return fake
+
+
+def submitted(ray: FakeRay, capsys: pytest.CaptureFixture[str], *, status: str = "RUNNING", steps: int = 4, message: str = "") -> None:
+    assert main.run(["submit", "--run-id", "maze-1"]) == 0
+    capsys.readouterr()
+    name = list(ray.jobs)[-1]
+    ray.logs[name] = training_log(steps)
+    ray.jobs[name].status, ray.jobs[name].message = status, message
+
+
+def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main.run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_submit_says_what_it_did_and_how_to_follow(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(["submit", "--run-id", "maze-1"], capsys)
+    assert code == 0
+    assert "attempt 1 (maze-1-a1)" in out
+    assert "hyperpod-rl --env reference follow maze-1" in out
+    code, out, _ = call(["submit", "--run-id", "maze-1", "--json"], capsys)
+    assert (code, json.loads(out)["action"]) == (0, "attached")
+    code, _, err = call(["submit", "--run-id", "maze-1", "--set", "trainer.epochs=3"], capsys)
+    assert code == 2
+    assert "20 there, 3 here" in err
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "word"), [("SUCCEEDED", 0, "succeeded"), ("FAILED", 1, "failed"), ("STOPPED", 1, "was stopped")]
+)
+def test_the_exit_code_of_follow_is_the_jobs(status: str, code: int, word: str, ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(ray, capsys, status=status, message="why it ended")
+    got, out, _ = call(["follow", "maze-1"], capsys)
+    assert got == code
+    lines = out.splitlines()
+    assert [f"step {number:>4}" in line for number, line in enumerate(lines[:4])] == [True] * 4
+    assert "of 0.781 reachable" in lines[0]
+    assert f"run maze-1 {word} (attempt 1) after step 3" in lines[-1]
+    assert ("why it ended" in lines[-1]) == (code == 1)
+
+
+def test_follow_in_json_is_a_line_an_event(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(ray, capsys, status="FAILED")
+    code, out, err = call(["follow", "maze-1", "--json"], capsys)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert err == ""
+    assert [event["step"] for event in events if event["event"] == "step"] == [0, 1, 2, 3]
+    assert events[0]["solve_rate"]["oracle_bound"] == 0.78125
+    assert events[0]["solve_rate"]["skyrl_pass_at_1"] == 0.95
+    assert events[-1]["event"] == "end"
+    assert events[-1]["exit_code"] == 1
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_return(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ray, capsys)
+
+    def interrupted(*_: object, **__: object) -> Iterator[following.Seen]:
+        yield following.Changed("attempt 1 is running")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following, "follow", interrupted)
+    code, _, err = call(["follow", "maze-1"], capsys)
+    assert code == 130
+    assert "run maze-1 goes on. Return with: hyperpod-rl --env reference follow maze-1" in err
+    assert ray.jobs["maze-1-a1"].status == "RUNNING"
+    assert "stop" not in ray.calls
+
+
+def test_status_of_a_run(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(ray, capsys, status="FAILED", message="the node went away")
+    submitted(ray, capsys)
+    code, out, _ = call(["status", "maze-1", "--json"], capsys)
+    document = json.loads(out)
+    assert code == 0
+    assert [attempt["status"] for attempt in document["attempts"]] == ["FAILED", "RUNNING"]
+    assert document["step"]["step"] == 3
+    assert document["evaluation"]["step"] == 2
+    ray.end("maze-1-a2", "FAILED", "no space")
+    code, out, _ = call(["status", "maze-1"], capsys)
+    assert code == 1
+    assert "no space" in out
+
+
+def test_logs(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(ray, capsys, status="FAILED")
+    ray.logs["maze-1-a1"] = "first attempt\n"
+    submitted(ray, capsys, status="SUCCEEDED")
+    ray.logs["maze-1-a2"] = "second attempt\n"
+    assert call(["logs", "maze-1"], capsys)[1] == "second attempt\n"
+    assert call(["logs", "maze-1", "--follow"], capsys)[1] == "second attempt\n"
+    assert call(["logs", "maze-1", "--attempt", "1"], capsys)[1] == "first attempt\n"
+    assert json.loads(call(["logs", "maze-1", "--json"], capsys)[1])["log"] == "second attempt\n"
+    code, _, err = call(["logs", "maze-1", "--attempt", "7"], capsys)
+    assert code == 2
+    assert "it has 1, 2" in err
+
+
+def test_stop_and_list(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["list"], capsys)[1] == "no runs\n"
+    submitted(ray, capsys)
+    assert "RUNNING" in call(["list"], capsys)[1]
+    assert "attempt 1 is stopped" in call(["stop", "maze-1"], capsys)[1]
+    assert "was not running" in call(["stop", "maze-1"], capsys)[1]
+    assert json.loads(call(["list", "--json"], capsys)[1])["runs"][0]["status"] == "STOPPED"
+
+
+def test_an_unknown_run(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("follow", "status", "logs", "stop"):
+        code, out, err = call([command, "nope"], capsys)
+        assert (code, out) == (2, "")
+        assert "the Ray cluster knows no such run" in err
+
+
+def test_the_live_view(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(ray, capsys, status="SUCCEEDED", steps=40)
+    link = connection(ray, load("reference"))
+    attempt = jobs.newest(link, "maze-1")
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
+    ended = live.show(following.follow(link, attempt), attempt, console)
+    assert ended.succeeded
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "best so far, step 0: solve rate 0.627" in shown
+    assert "of 0.781 reachable" in shown
+
+
+@pytest.mark.parametrize("words", [["cluster", "down"], ["cluster", "up"]], ids=" ".join)
+def test_the_cluster_is_not_taken_from_under_a_run(
+    words: list[str], ray: FakeRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ray, capsys)
+    ready = clusters.State("skyrl-visgym", "training", exists=True, head_ready=True, workers_ready=3, workers_wanted=3)
+    done: list[str] = []
+    monkeypatch.setattr(clusters, "state", lambda kubectl: ready)
+    monkeypatch.setattr(clusters, "manifests", lambda env, name: clusters.Manifests(Path("x"), [], "sha256:0"))
+    monkeypatch.setattr(clusters, "changes", lambda kubectl, found: ["spec.rayVersion"])
+    monkeypatch.setattr(clusters, "up", lambda *_, **__: done.append("up") or ready)
+    monkeypatch.setattr(clusters, "down", lambda *_, **__: done.append("down") or ready)
+    code, _, err = call(words, capsys)
+    assert code == 2
+    assert "run maze-1 = attempt 1 is running" in err
+    assert done == []
+    assert call([*words, "--force"], capsys)[0] == 0
+    ray.end("maze-1-a1", "SUCCEEDED")
+    assert call(words, capsys)[0] == 0
+    assert done == [words[1], words[1]]

@@ -1,0 +1,112 @@
+"""Whatever is left over is found: one thing of each kind is planted and must be listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from local import lifecycle
+from tests.local.cloud.conftest import Account, group, hyperpod, lustre, resource
+
+pytestmark = pytest.mark.cloud
+
+Plant = Callable[[Account], Callable[[], Any]]
+
+
+def _stack(account: Account) -> Callable[[], Any]:
+    account.deploy("left", {"Address": resource("AWS::EC2::EIP", Domain="vpc")})
+    return lambda: account.destroy("left")
+
+
+def _bucket(account: Account) -> Callable[[], Any]:
+    s3 = account.client("s3")
+    s3.create_bucket(Bucket="left", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    s3.put_object(Bucket="left", Key="k", Body=b"x")
+
+    def remove() -> None:
+        s3.delete_object(Bucket="left", Key="k")
+        s3.delete_bucket(Bucket="left")
+
+    return remove
+
+
+def _role(account: Account) -> Callable[[], Any]:
+    account.client("iam").create_role(RoleName="left", AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
+    return lambda: account.client("iam").delete_role(RoleName="left")
+
+
+def _key(account: Account) -> Callable[[], Any]:
+    kms = account.client("kms")
+    key = kms.create_key()["KeyMetadata"]["KeyId"]
+    return lambda: kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
+
+
+def _call(
+    service: str, make: str, undo: str, arguments: dict[str, Any], undo_with: dict[str, Any] | Callable[[Any], dict[str, Any]]
+) -> Plant:
+    def plant(account: Account) -> Callable[[], Any]:
+        client = account.client(service)
+        made = getattr(client, make)(**arguments)
+        given = undo_with(made) if callable(undo_with) else undo_with
+        return lambda: getattr(client, undo)(**given)
+
+    return plant
+
+
+PLANTS: dict[str, tuple[Plant, ...]] = {
+    "CloudFormation stack": (_stack,),
+    "Elastic IP address": (_call("ec2", "allocate_address", "release_address", {}, lambda m: {"AllocationId": m["AllocationId"]}),),
+    "S3 bucket": (_bucket,),
+    "S3 object": (_bucket,),
+    "IAM role": (_role,),
+    "KMS key": (_key,),
+    "Log group": (_call("logs", "create_log_group", "delete_log_group", {"logGroupName": "/left"}, {"logGroupName": "/left"}),),
+    "SSM parameter": (
+        _call("ssm", "put_parameter", "delete_parameter", {"Name": "/left", "Value": "v", "Type": "String"}, {"Name": "/left"}),
+    ),
+    "ECR repository": (_call("ecr", "create_repository", "delete_repository", {"repositoryName": "left"}, {"repositoryName": "left"}),),
+    "Secret": (
+        _call(
+            "secretsmanager",
+            "create_secret",
+            "delete_secret",
+            {"Name": "left", "SecretString": "s"},
+            {"SecretId": "left", "ForceDeleteWithoutRecovery": True},
+        ),
+    ),
+    "VPC": (_call("ec2", "create_vpc", "delete_vpc", {"CidrBlock": "10.8.0.0/16"}, lambda m: {"VpcId": m["Vpc"]["VpcId"]}),),
+    "SNS topic": (_call("sns", "create_topic", "delete_topic", {"Name": "left"}, lambda m: {"TopicArn": m["TopicArn"]}),),
+    "CloudWatch dashboard": (
+        _call(
+            "cloudwatch",
+            "put_dashboard",
+            "delete_dashboards",
+            {"DashboardName": "left", "DashboardBody": '{"widgets":[]}'},
+            {"DashboardNames": ["left"]},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_what_is_left_is_found(kind: str, account: Account) -> None:
+    before = lifecycle.inventory()
+    remove = PLANTS[kind][0](account)
+    planted = set(lifecycle.inventory()[kind]) - set(before.get(kind, []))
+    assert len(planted) == 1
+    assert f"{kind}: {planted.pop()}" in lifecycle.compare(lifecycle.snapshot())
+    remove()
+    assert lifecycle.inventory() == before
+
+
+def test_a_whole_environment_is_listed_and_gone_after_its_removal(account: Account) -> None:
+    before = lifecycle.inventory()
+    account.deploy("all", {**hyperpod(group("head")), **{k: v for k, v in lustre().items() if k == "FileSystem"}})
+    found = set(lifecycle.inventory())
+    expected = {"VPC", "Subnet", "Security group", "Network interface", "EKS cluster", "HyperPod cluster", "FSx file system", "IAM role"}
+    assert expected <= found
+    assert "Kubernetes object" in found
+    assert account.destroy("all") == "DELETE_COMPLETE"
+    assert lifecycle.inventory() == before

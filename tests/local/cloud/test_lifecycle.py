@@ -1,0 +1,144 @@
+"""Up and down, whatever happened before, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.problems import Failed, Unreachable
+from local import lifecycle, processes, state
+
+pytestmark = pytest.mark.cloud
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(state.FOLDER, str(tmp_path / "state"))
+    yield tmp_path / "state"
+    lifecycle.down(purge=True)
+
+
+def _child(folder: Path, code: str) -> subprocess.Popen[bytes]:
+    """A process that the daemon might have started and lost: marked, in a session of its own."""
+    environment = {**os.environ, processes.MARK: str(folder)}
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+def test_up_is_idempotent_and_down_leaves_nothing(folder: Path) -> None:
+    before = lifecycle.snapshot()
+    first = lifecycle.up()
+    assert first.running
+    assert lifecycle.up() == first
+    assert lifecycle.environment()["AWS_ENDPOINT_URL"] == first.endpoint
+    kinds = {line.partition(":")[0] for line in lifecycle.compare(before)}
+    assert {"process", "port", "file"} <= kinds
+    lifecycle.down(purge=True)
+    lifecycle.down(purge=True)
+    assert lifecycle.compare(before) == []
+    assert not lifecycle.status().running
+
+
+def test_up_after_the_daemon_was_killed(folder: Path) -> None:
+    first = lifecycle.up()
+    assert first.pid is not None
+    child = _child(folder, "print(flush=True); import time; time.sleep(600)")
+    os.kill(first.pid, signal.SIGKILL)
+    second = lifecycle.up()
+    assert second.running
+    assert second.pid != first.pid
+    assert child.wait(timeout=5) != 0, "what the killed daemon left must not live on beside the new one"
+
+
+def test_up_waits_for_a_daemon_that_an_interrupted_up_left(folder: Path) -> None:
+    code = "import threading, time, os; from local import lifecycle; threading.Timer(0.4, lambda: os._exit(9)).start(); lifecycle.up()"
+    subprocess.run([sys.executable, "-c", code], cwd=state.ROOT, env=dict(os.environ), check=False)
+    assert lifecycle.up().running
+    assert len([p for p in processes.marked(folder) if "local.serve" in p.command]) == 1
+
+
+def test_down_ends_what_refuses_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.3)
+    child = _child(folder, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)")
+    lifecycle.down()
+    assert child.wait(timeout=5) == -signal.SIGKILL
+
+
+def test_down_leaves_the_processes_of_others_alone(folder: Path, tmp_path: Path) -> None:
+    other = _child(tmp_path / "elsewhere", "print(flush=True); import time; time.sleep(600)")
+    try:
+        lifecycle.down()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_planted_process_port_and_file_are_found(folder: Path) -> None:
+    before = lifecycle.snapshot()
+    code = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); time.sleep(600)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, processes.MARK: str(folder)}, start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    port = int(child.stdout.readline())
+    with tempfile.TemporaryDirectory(prefix="hyperpod-rl-") as temporary:
+        left = lifecycle.compare(before)
+        assert any(line.startswith("process:") and str(child.pid) in line for line in left)
+        assert any(line.startswith(f"port: port {port} ") for line in left)
+        assert f"file: {temporary}" in left
+    lifecycle.down(purge=True)
+    child.wait(timeout=5)
+    assert lifecycle.compare(before) == []
+
+
+def test_nothing_runs(folder: Path) -> None:
+    assert not lifecycle.status().running
+    with pytest.raises(Unreachable, match="hyperpod-rl local up"):
+        lifecycle.environment()
+    with pytest.raises(Unreachable, match="hyperpod-rl local up"):
+        lifecycle.inventory()
+    with pytest.raises(Unreachable):
+        lifecycle.remove_bootstrap()
+
+
+def test_a_daemon_that_cannot_start_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERPOD_RL_FAULTS", "{")
+    with pytest.raises(Failed, match="not JSON"):
+        lifecycle.up()
+
+
+def test_the_base_port_is_used_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state.BASE_PORT, "21000")
+    assert state.choose_ports() == state.Ports(21000, 21001, 21002)
+
+
+def test_chosen_ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(state.BASE_PORT, raising=False)
+    ports = state.choose_ports()
+    for port in (ports.cloud, ports.kubernetes, ports.dashboards):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+
+
+def test_state_of_a_process_id_that_another_process_has_now_is_not_taken_for_ours(folder: Path) -> None:
+    state.write(state.State(os.getpid(), 1, state.Ports(1, 2, 3)))
+    assert not lifecycle.status().running
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"pid": 1, "started": 2, "ports": {"x": 1}}'])
+def test_a_broken_state_file_counts_as_none(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(text)
+    assert state.read() is None
+    assert not lifecycle.status().running

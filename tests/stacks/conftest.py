@@ -1,0 +1,70 @@
+"""One synthesis of each environment for a whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION", "1")
+os.environ.setdefault("JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION", "1")
+
+from config import load  # noqa: E402
+from config.environment import Environment  # noqa: E402
+from tests.stacks.assembly import Assembly, synthesize  # noqa: E402
+
+ENVIRONMENTS = ("reference", "production", "local")
+Variant = Callable[..., Environment]
+
+
+@pytest.fixture(scope="session")
+def assemblies(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assembly]:
+    """The assembly of a named environment, made when first asked for."""
+    made: dict[str, Assembly] = {}
+
+    def of(name: str) -> Assembly:
+        if name not in made:
+            made[name] = synthesize(load.load(name), tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def assembly(request: pytest.FixtureRequest, assemblies: Callable[[str], Assembly]) -> Assembly:
+    """Each environment that the project carries, in turn."""
+    return assemblies(request.param)
+
+
+@pytest.fixture(scope="session")
+def reference(assemblies: Callable[[str], Assembly]) -> Assembly:
+    """The reference environment."""
+    return assemblies("reference")
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Variant:
+    """An environment that differs from a named one: `variant("reference", {"storage.removal": "destroy"})`."""
+
+    def of(name: str, changes: dict[str, object]) -> Environment:
+        import yaml
+
+        data = yaml.safe_load((load.ENVIRONMENTS / f"{name}.yaml").read_text())
+        for path, value in changes.items():
+            *parents, last = path.split(".")
+            place = data
+            for parent in parents:
+                place = place[int(parent)] if parent.isdigit() else place.setdefault(parent, {})
+            place[last] = value
+        return load.parse(yaml.safe_dump(data))
+
+    return of
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one worker under xdist: a second one would synthesize everything again."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("stacks"))

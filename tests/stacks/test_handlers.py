@@ -1,0 +1,225 @@
+"""The functions' own code, against stand-ins for what they call."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from stacks.handlers import custom_resource, drain, empty_bucket, kubernetes_api, mirror, nodes_ready
+
+EVENT = {
+    "RequestType": "Create", "ResponseURL": "https://answers.invalid/1", "StackId": "stack", "RequestId": "request", "LogicalResourceId": "Thing",
+    "ResourceProperties": {},
+}  # fmt: skip
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What CloudFormation is told."""
+    told: list[dict[str, Any]] = []
+
+    def urlopen(request: urllib.request.Request, **_: object) -> io.BytesIO:
+        assert isinstance(request.data, bytes)
+        told.append(json.loads(request.data))
+        return io.BytesIO()
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    return told
+
+
+def test_a_failure_is_answered_with_its_reason(answers: list[dict[str, Any]]) -> None:
+    def work(_: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        raise RuntimeError("the build ended as FAILED")
+
+    custom_resource.answering(work)({**EVENT, "PhysicalResourceId": "known"}, None)
+    assert answers == [
+        {"Status": "FAILED", "PhysicalResourceId": "known", "Reason": "the build ended as FAILED", "StackId": "stack", "RequestId": "request", "LogicalResourceId": "Thing"}
+    ]
+
+
+def test_a_long_reason_stays_below_what_cloudformation_takes(answers: list[dict[str, Any]]) -> None:
+    def work(_: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        raise RuntimeError("x" * 10_000)
+
+    custom_resource.answering(work)(EVENT, None)
+    assert len(json.dumps(answers[0])) < 4096
+
+
+def test_success_carries_the_attributes(answers: list[dict[str, Any]]) -> None:
+    custom_resource.answering(lambda _: ("made", {"Uri": "s3://b/p"}))(EVENT, None)
+    assert (answers[0]["Status"], answers[0]["PhysicalResourceId"], answers[0]["Data"]) == ("SUCCESS", "made", {"Uri": "s3://b/p"})
+
+
+def group(name: str, count: int, gpus: int = 0) -> dict[str, str]:
+    return {"Name": name, "Count": str(count), "Gpus": str(gpus)}
+
+
+@pytest.mark.parametrize(
+    ("running", "ready", "said"),
+    [
+        ({"workers": 2}, {"workers": [2, 2]}, []),
+        ({"workers": 1}, {"workers": [2, 2]}, ["group workers has 1 of 2 instances running"]),
+        ({"workers": 2}, {"workers": [2]}, ["group workers has 1 of 2 nodes Ready in Kubernetes"]),
+        ({"workers": 2}, {"workers": [2, 0]}, ["group workers has nodes with 0 allocatable GPUs instead of 2: the device plugin does not run there yet"]),
+        ({}, {}, ["group workers has 0 of 2 instances running"]),
+    ],
+)
+def test_missing_nodes_are_named(running: dict[str, int], ready: dict[str, list[int]], said: list[str]) -> None:
+    assert nodes_ready.missing_nodes([group("workers", 2, 2)], running=running, ready=ready) == said
+
+
+def test_a_group_of_none_is_ready() -> None:
+    assert nodes_ready.missing_nodes([group("serving", 0, 2)], running={}, ready={}) == []
+
+
+def test_the_wait_ends_with_the_events_and_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_ready, "running_nodes", lambda _: {"workers": 0})
+    monkeypatch.setattr(nodes_ready, "ready_nodes", lambda _: {})
+    monkeypatch.setattr(nodes_ready, "last_events", lambda _: ["workers insufficient capacity in usw2-az2"])
+    properties = {"ClusterName": "c", "EksClusterName": "c", "TimeoutMinutes": "55", "Groups": [group("workers", 3, 2)]}
+    event = {"RequestType": "Create", "ResourceProperties": properties}
+    monkeypatch.setattr(nodes_ready.time, "time", lambda: 10_000.0)
+    assert nodes_ready.is_complete({**event, "Began": str(10_000 - 54 * 60)}, None) == {"IsComplete": False}
+    with pytest.raises(RuntimeError, match="insufficient capacity in usw2-az2.*deploy this stack again") as error:
+        nodes_ready.is_complete({**event, "Began": str(10_000 - 55 * 60)}, None)
+    assert "group workers has 0 of 3 instances running" in str(error.value)
+
+
+def test_deleting_the_wait_waits_for_nothing() -> None:
+    assert nodes_ready.is_complete({"RequestType": "Delete", "ResourceProperties": {}}, None) == {"IsComplete": True}
+
+
+class Server:
+    """An API server with objects at paths; deleting one takes it away, unless it is stuck."""
+
+    def __init__(self, objects: dict[str, list[dict[str, Any]]], stuck: str = "") -> None:
+        self.objects, self.stuck, self.deleted = objects, stuck, list[str]()
+
+    def get(self, path: str) -> Mapping[str, Any] | None:
+        plural = path.rsplit("/", 1)[-1]
+        return {"items": self.objects[plural]} if plural in self.objects else None
+
+    def delete(self, path: str) -> None:
+        self.deleted.append(path)
+        _, namespace, plural, name = path.rsplit("/", 3)
+        if name != self.stuck:
+            self.objects[plural] = [item for item in self.objects[plural] if item["metadata"] != {"namespace": namespace, "name": name}]
+
+
+def thing(name: str, namespace: str = "training", **spec: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
+
+
+@pytest.fixture
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain.time, "sleep", lambda _: None)
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_the_drain_takes_what_makes_before_what_is_made_and_load_balancers_last() -> None:
+    server = Server({
+        "rayservices": [thing("maze-vlm", "serving")],
+        "rayclusters": [thing("maze-vlm-raycluster", "serving"), thing("skyrl-visgym")],
+        "services": [thing("kubernetes", "default", type="ClusterIP"), thing("front", "serving", type="LoadBalancer")],
+        "ingresses": [thing("door", "serving")],
+    })  # fmt: skip
+    drain.drain(server, patience_seconds=60)  # type: ignore[arg-type]
+    assert server.deleted == [
+        "/apis/ray.io/v1/namespaces/serving/rayservices/maze-vlm",
+        "/apis/ray.io/v1/namespaces/serving/rayclusters/maze-vlm-raycluster",
+        "/apis/ray.io/v1/namespaces/training/rayclusters/skyrl-visgym",
+        "/api/v1/namespaces/serving/services/front",
+        "/apis/networking.k8s.io/v1/namespaces/serving/ingresses/door",
+    ]
+    assert server.objects["services"] == [thing("kubernetes", "default", type="ClusterIP")]
+
+
+def test_a_cluster_without_ray_has_nothing_to_drain() -> None:
+    server = Server({"services": []})
+    drain.drain(server, patience_seconds=0)  # type: ignore[arg-type]
+    assert server.deleted == []
+
+
+@pytest.mark.usefixtures("_no_waiting")
+def test_what_cannot_be_drained_is_named() -> None:
+    server = Server({"rayclusters": [thing("skyrl-visgym")]}, stuck="skyrl-visgym")
+    with pytest.raises(RuntimeError, match=r"rayclusters/skyrl-visgym.*finalizers"):
+        drain.drain(server, patience_seconds=0)  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_is_gone_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> None:
+        raise kubernetes_api.Gone(name)
+
+    monkeypatch.setattr(drain, "api", gone)
+    assert drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}}) == ("drain/c", {})
+
+
+def test_the_drain_does_nothing_on_create_and_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "api", lambda _: pytest.fail("the API server was asked"))
+    for request in ("Create", "Update"):
+        assert drain.work({"RequestType": request, "ResourceProperties": {"ClusterName": "c"}}) == ("drain/c", {})
+
+
+@pytest.fixture
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-west-2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_token_is_a_signed_url_that_names_the_cluster() -> None:
+    text = kubernetes_api.token("hyperpod-rl-reference")
+    assert text.startswith("k8s-aws-v1.")
+    encoded = text.removeprefix("k8s-aws-v1.")
+    url = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    assert url.startswith("https://sts.us-west-2.amazonaws.com/?Action=GetCallerIdentity")
+    assert "X-Amz-SignedHeaders=host%3Bx-k8s-aws-id" in url
+    assert "X-Amz-Expires=60" in url
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_bucket_is_emptied_of_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("s3")
+    with Stubber(client) as stub:
+        versions = {"Versions": [{"Key": "a", "VersionId": "1"}, {"Key": "a", "VersionId": "2"}], "DeleteMarkers": [{"Key": "b", "VersionId": "3"}]}
+        stub.add_response("list_object_versions", versions, {"Bucket": "bucket"})
+        doomed = [{"Key": "a", "VersionId": "1"}, {"Key": "a", "VersionId": "2"}, {"Key": "b", "VersionId": "3"}]
+        stub.add_response("delete_objects", {}, {"Bucket": "bucket", "Delete": {"Objects": doomed, "Quiet": True}})
+        stub.add_response("list_multipart_uploads", {"Uploads": [{"Key": "c", "UploadId": "u"}]}, {"Bucket": "bucket"})
+        stub.add_response("abort_multipart_upload", {}, {"Bucket": "bucket", "Key": "c", "UploadId": "u"})
+        monkeypatch.setattr(empty_bucket.boto3, "client", lambda _: client)
+        assert empty_bucket.empty("bucket") == 3
+        stub.assert_no_pending_responses()
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_an_object_that_stays_fails_the_delete_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("s3")
+    with Stubber(client) as stub:
+        stub.add_response("list_object_versions", {"Versions": [{"Key": "locked", "VersionId": "1"}]}, {"Bucket": "bucket"})
+        stub.add_response("delete_objects", {"Errors": [{"Key": "locked", "Code": "AccessDenied", "Message": "object lock"}]})
+        monkeypatch.setattr(empty_bucket.boto3, "client", lambda _: client)
+        with pytest.raises(RuntimeError, match=r"s3://bucket/locked.*AccessDenied object lock"):
+            empty_bucket.empty("bucket")
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_failed_mirror_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("codebuild")
+    with Stubber(client) as stub:
+        stub.add_response("start_build", {"build": {"id": "charts:1"}}, {"projectName": "charts"})
+        build = {"id": "charts:1", "buildStatus": "FAILED", "phases": [{"phaseType": "BUILD", "phaseStatus": "FAILED"}], "logs": {"deepLink": "https://logs.invalid"}}
+        stub.add_response("batch_get_builds", {"builds": [build]}, {"ids": ["charts:1"]})
+        monkeypatch.setattr(mirror.boto3, "client", lambda _: client)
+        with pytest.raises(RuntimeError, match=r"FAILED in BUILD; read https://logs.invalid"):
+            mirror.work({"RequestType": "Create", "ResourceProperties": {"Project": "charts"}})

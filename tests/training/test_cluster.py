@@ -1,0 +1,270 @@
+"""`cluster up | down | status` over a kubectl that answers from a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.digest import folder_digest
+from config.environment import Environment
+from config.load import load
+from config.problems import Refused, Unreachable
+from tests.training.fakes import FakeKubectl
+from training import cluster, kubeconfig
+from training.kubernetes import Kubectl, Rejected
+
+NOT_FOUND = (1, 'Error from server (NotFound): rayclusters.ray.io "skyrl-visgym" not found')
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    monkeypatch.setenv("HYPERPOD_RL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    env = load("reference")
+    path = kubeconfig.path(env)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"extensions": kubeconfig._made_for()}))
+    # An unreachable API server makes the launcher ask EKS once more: here EKS says the same as before.
+    monkeypatch.setattr(kubeconfig, "refresh", lambda env: path)
+    return env
+
+
+def ray_cluster(*, ready: int = 3, head: bool = True, generation: int = 1, seen: int = 1, deleting: bool = False) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "skyrl-visgym", "namespace": "training", "generation": generation}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-11-29T00:00:00Z"
+    conditions = [{"type": "HeadPodReady", "status": "True" if head else "False"}]
+    status = {
+        "state": "ready" if head and ready == 3 else "", "readyWorkerReplicas": ready, "desiredWorkerReplicas": 3, "desiredGPU": "6",
+        "observedGeneration": seen, "conditions": conditions,
+    }  # fmt: skip
+    return {"kind": "RayCluster", "metadata": metadata, "spec": {"workerGroupSpecs": [{"replicas": 3}]}, "status": status}
+
+
+def pod(name: str, *, ready: bool = False, waiting: str = "", message: str = "", unscheduled: str = "") -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    if unscheduled:
+        conditions.append({"type": "PodScheduled", "status": "False", "message": unscheduled})
+    statuses = [{"state": {"waiting": {"reason": waiting, "message": message}}}] if waiting else []
+    return {"metadata": {"name": name}, "status": {"phase": "Pending", "conditions": conditions, "containerStatuses": statuses}}
+
+
+def answers(
+    clusters: Sequence[dict[str, Any] | None], pods: Sequence[dict[str, Any]] = (), events: Sequence[dict[str, Any]] = ()
+) -> Callable[[Sequence[str]], str | tuple[int, str]]:
+    """A server whose RayCluster goes through these states, one a look, and then stays."""
+    left = list(clusters)
+
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        if words[:2] == ["get", cluster.KIND]:
+            now = left.pop(0) if len(left) > 1 else left[0]
+            return json.dumps(now) if now is not None else NOT_FOUND
+        if words[:2] == ["get", "pods"]:
+            return json.dumps({"items": list(pods)})
+        if words[:2] == ["get", "events"]:
+            return json.dumps({"items": list(events)})
+        return ""
+
+    return answer
+
+
+class Time:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.clock = cluster.Clock(now=lambda: self.seconds, sleep=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def found(tmp_path: Path) -> cluster.Manifests:
+    return cluster.Manifests(folder=tmp_path, files=[], digest="sha256:0")
+
+
+def test_up_waits_until_head_and_workers_are_ready(env: Environment, tmp_path: Path) -> None:
+    states = [ray_cluster(ready=0, head=False, seen=0), ray_cluster(ready=1), ray_cluster(ready=3)]
+    pods = [
+        pod("w-1", waiting="ImagePullBackOff", message="no such image"),
+        pod("w-2", unscheduled="0/4 nodes have a GPU"),
+        pod("w-3", ready=True),
+    ]
+    execute, notes = FakeKubectl(answers(states, pods)), list[str]()
+    state = cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=60, note=notes.append, clock=Time().clock)
+    assert state.ready
+    assert state.gpus == 6
+    assert execute.asked[0] == [
+        "apply",
+        "--server-side",
+        "--field-manager=hyperpod-rl",
+        "--force-conflicts=false",
+        "--recursive",
+        "-f",
+        str(tmp_path),
+    ]
+    assert any(
+        "1 of 3 workers ready" in note and "ImagePullBackOff, no such image" in note and "0/4 nodes have a GPU" in note for note in notes
+    )
+
+
+def test_an_old_status_of_a_changed_cluster_is_not_ready(env: Environment) -> None:
+    state = cluster.state(Kubectl(env, FakeKubectl(answers([ray_cluster(generation=2, seen=1)]))))
+    assert not state.ready
+
+
+def test_up_gives_up_and_says_what_is_missing(env: Environment, tmp_path: Path) -> None:
+    events = [
+        {"type": "Warning", "reason": "FailedMount", "message": "no FSx", "involvedObject": {"name": "w-1"}, "lastTimestamp": "2"},
+        {"type": "Normal", "reason": "Pulled", "message": "image", "involvedObject": {"name": "w-1"}, "lastTimestamp": "3"},
+        {"type": "Warning", "reason": "Other", "message": "not ours", "involvedObject": {"name": "x"}, "lastTimestamp": "4"},
+    ]
+    execute = FakeKubectl(answers([ray_cluster(ready=2)], [pod("w-1", waiting="ContainerCreating")], events))
+    with pytest.raises(Unreachable) as gave_up:
+        cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=60, clock=Time().clock)
+    assert "2 of 3 workers ready" in str(gave_up.value)
+    assert "FailedMount, no FSx" in str(gave_up.value)
+    assert "not ours" not in str(gave_up.value)
+
+
+def test_a_missing_platform_is_named(env: Environment, tmp_path: Path) -> None:
+    execute = FakeKubectl(lambda _: (1, 'Error from server (NotFound): namespaces "training" not found'))
+    with pytest.raises(Rejected, match=r"cdk deploy --all -c env=reference"):
+        cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=1, clock=Time().clock)
+
+
+def test_down_waits_for_the_pods_too(env: Environment) -> None:
+    left = [pod("head")]
+    states = answers([ray_cluster(), ray_cluster(deleting=True), None])
+
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        if words[:2] == ["get", "pods"]:
+            return json.dumps({"items": [left.pop()] if left else []})
+        return states(words)
+
+    execute, notes = FakeKubectl(answer), list[str]()
+    state = cluster.down(Kubectl(env, execute), timeout_seconds=60, note=notes.append, clock=Time().clock)
+    assert not state.exists
+    assert any("pod head is still there" in note for note in notes)
+    assert execute.asked[0][:2] == ["delete", cluster.KIND]
+
+
+def test_down_is_content_without_cluster_and_without_kuberay(env: Environment) -> None:
+    no_kind = (1, 'error: the server doesn\'t have a resource type "rayclusters"')
+
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        return no_kind if cluster.KIND in words else json.dumps({"items": []})
+
+    assert not cluster.down(Kubectl(env, FakeKubectl(answer)), timeout_seconds=1, clock=Time().clock).exists
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unable to connect to the server: dial tcp: lookup x: no such host",
+        "The connection to the server 127.0.0.1:1 was refused: connection refused",
+        "error: You must be logged in to the server (Unauthorized)",
+        "Unable to connect to the server: getting credentials: exec: exit status 255",
+    ],
+)
+def test_an_api_server_that_is_not_reached(env: Environment, said: str) -> None:
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        cluster.state(Kubectl(env, FakeKubectl(lambda _: (1, said))))
+
+
+def written(root: Path, env: Environment, **changes: Any) -> Path:
+    folder = root / "dist" / env.name / "raycluster"
+    folder.mkdir(parents=True)
+    from config import names
+
+    resources = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": 2}}
+    head = {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "4", "memory": "8Gi"}}
+
+    def template(name: str, resources: object) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": name, "image": names.image_uri(env), "resources": resources}]}}
+
+    spec: dict[str, Any] = {
+        "rayVersion": "2.57.0",
+        "headGroupSpec": {"rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"}, "template": template("ray-head", head)},
+        "workerGroupSpecs": [
+            {
+                "groupName": "workers",
+                "replicas": 3,
+                "minReplicas": 3,
+                "maxReplicas": 3,
+                "rayStartParams": {},
+                "template": template("ray-worker", resources),
+            }
+        ],
+    }
+    spec["workerGroupSpecs"][0] |= changes.pop("group", {})
+    metadata = {"name": "skyrl-visgym", "namespace": "training"} | changes.pop("metadata", {})
+    obj = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
+    (folder / "00-raycluster-skyrl-visgym.yaml").write_text(yaml.safe_dump(obj))
+    return folder
+
+
+def test_manifests_are_taken_as_they_lie_there(env: Environment, tmp_path: Path) -> None:
+    folder = written(tmp_path, env)
+    manifests = cluster.manifests(env, "reference", root=tmp_path)
+    assert manifests.folder == folder
+    assert manifests.digest == folder_digest(folder)
+
+
+def test_missing_manifests_name_the_step(env: Environment, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="python -m k8s --env reference"):
+        cluster.manifests(env, "reference", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"group": {"replicas": 2, "minReplicas": 2, "maxReplicas": 2}}, "they ask for 2 workers, the environment has 3"),
+     ({"metadata": {"namespace": "other"}}, "these files hold other/skyrl-visgym")],
+)  # fmt: skip
+def test_manifests_of_another_environment_are_refused(changes: dict[str, Any], said: str, env: Environment, tmp_path: Path) -> None:
+    written(tmp_path, env, **changes)
+    with pytest.raises(Refused, match=said):
+        cluster.manifests(env, "reference", root=tmp_path)
+
+
+def test_broken_manifests_are_refused(env: Environment, tmp_path: Path) -> None:
+    (written(tmp_path, env) / "01-broken.yaml").write_text("a: [")
+    with pytest.raises(Refused, match="not valid YAML"):
+        cluster.manifests(env, "reference", root=tmp_path)
+
+
+def test_rules_of_kuberay_hold_before_anything_is_applied(env: Environment, tmp_path: Path) -> None:
+    written(tmp_path, env, group={"minReplicas": 5})
+    with pytest.raises(Refused):
+        cluster.manifests(env, "reference", root=tmp_path)
+
+
+def test_what_applying_would_change(env: Environment, tmp_path: Path) -> None:
+    written(tmp_path, env)
+    manifests = cluster.manifests(env, "reference", root=tmp_path)
+    live = yaml.safe_load(manifests.files[0].read_text())
+    live["spec"]["headGroupSpec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"  # what the API server adds is no change
+
+    def changes(obj: dict[str, Any] | None) -> list[str]:
+        return list(cluster.changes(Kubectl(env, FakeKubectl(answers([obj]))), manifests))
+
+    assert changes(live) == []
+    assert changes(None) == []
+    live["spec"]["workerGroupSpecs"][0]["replicas"] = 2
+    live["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["image"] = "old"
+    assert changes(live) == ["spec.headGroupSpec.template.spec.containers[0].image", "spec.workerGroupSpecs[0].replicas"]
+
+
+def test_what_kubectl_says_is_told_in_one_sentence(env: Environment) -> None:
+    log = 'E1129 16:53:11.102511   17230 memcache.go:265] "Unhandled Error" err="couldn\'t get current server API group list"\n'
+    said = (
+        log + log + "Warning: v1 is old\nThe connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n"
+    )
+    with pytest.raises(Unreachable) as failed:
+        cluster.state(Kubectl(env, FakeKubectl(lambda _: (1, said))))
+    assert str(failed.value).endswith(
+        "cannot be reached: The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?"
+    )

@@ -1,0 +1,118 @@
+"""The script on the cluster, run by a real shell with small programs in the place of SkyRL's."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from config.environment import Environment
+from config.load import load
+from training import entrypoint, layout
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Environment:
+    base = load("reference")
+    code = tmp_path / "code"
+    code.mkdir()
+    training = base.training.model_copy(
+        update={
+            "base_model": f"{tmp_path}/shared/models/base",
+            "code_path": str(code),
+            "entrypoint": "trainer --variant sft",
+            "dataset_command": "dataset",
+        }
+    )
+    storage = base.storage.model_copy(
+        update={"file_system": base.storage.file_system.model_copy(update={"mount_path": f"{tmp_path}/shared"})}
+    )
+    return base.model_copy(update={"training": training, "storage": storage})
+
+
+def program(tmp_path: Path, name: str, text: str) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(stat.S_IRWXU)
+
+
+def start(env: Environment, tmp_path: Path, overrides: list[str]) -> subprocess.CompletedProcess[str]:
+    program(tmp_path, "trainer", f'printf "%s\\n" "$@" > {tmp_path}/arguments; pwd > {tmp_path}/where')
+    command = entrypoint.command(env, run_id="r1", folder=layout.run_folder(env, "r1"), overrides=overrides)
+    variables = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HYPERPOD_RL_ATTEMPT": "2"}
+    return subprocess.run(command, shell=True, env=variables, capture_output=True, text=True, timeout=60)
+
+
+GOOD_DATASET = (
+    'while [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out=$2; shift; done; echo rows > "$out/train.parquet"; echo run >> "$COUNT"'
+)
+GOOD_DOWNLOAD = 'echo "{}" > "$PART/config.json"'
+
+
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, dataset: str = GOOD_DATASET, python: str = GOOD_DOWNLOAD) -> None:
+    monkeypatch.setenv("COUNT", f"{tmp_path}/count")
+    program(tmp_path, "dataset", dataset)
+    program(tmp_path, "python", python)
+
+
+def test_prepares_then_trains(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    done = start(env, tmp_path, ["trainer.epochs=3", "data.train_data=[a b, 'c']", "x=$HOME`id`"])
+    assert done.returncode == 0, done.stderr
+    # Each override reaches the trainer as one word, whatever it holds.
+    assert (tmp_path / "arguments").read_text().splitlines() == [
+        "--variant",
+        "sft",
+        "trainer.epochs=3",
+        "data.train_data=[a b, 'c']",
+        "x=$HOME`id`",
+    ]
+    assert (tmp_path / "where").read_text().strip() == env.training.code_path
+    assert (tmp_path / "shared/models/base/config.json").is_file()
+    for rows, held_out in ((256, False), (64, True)):
+        assert (Path(entrypoint.dataset_folder(env, rows=rows, held_out=held_out)) / "train.parquet").is_file()
+    assert (tmp_path / "shared/runs/r1/attempts/2").is_file()
+
+
+def test_the_next_attempt_makes_nothing_again(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    start(env, tmp_path, [])
+    prepare(tmp_path, monkeypatch, dataset="exit 9", python="exit 9")
+    done = start(env, tmp_path, [])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "count").read_text().splitlines() == ["run", "run"]
+
+
+def test_an_interrupted_download_is_not_taken_for_a_model(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch, python='echo "{}" > "$PART/config.json"; kill -9 $$')
+    assert start(env, tmp_path, []).returncode != 0
+    assert not (tmp_path / "shared/models/base").exists()
+    assert not (tmp_path / "arguments").exists()
+    prepare(tmp_path, monkeypatch)
+    assert start(env, tmp_path, []).returncode == 0
+    assert (tmp_path / "shared/models/base/.complete").is_file()
+
+
+def test_a_folder_without_marker_is_not_touched(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    half = tmp_path / "shared/models/base"
+    half.mkdir(parents=True)
+    (half / "config.json").write_text("{}")
+    done = start(env, tmp_path, [])
+    assert done.returncode != 0
+    assert f"touch {half}/.complete" in done.stderr
+    assert not (tmp_path / "arguments").exists()
+
+
+def test_the_trainers_exit_code_is_the_jobs(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    command_env = env.model_copy(update={"training": env.training.model_copy(update={"entrypoint": "bash -c 'exit 7'"})})
+    assert start(command_env, tmp_path, []).returncode == 7
+
+
+def test_the_download_is_valid_python() -> None:
+    compile(entrypoint._DOWNLOAD, "download", "exec")

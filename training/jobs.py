@@ -1,0 +1,275 @@
+"""Attempts of runs as Ray jobs: submit once, attach, list, stop. A run's state is what Ray's Jobs API says, never what a log says."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from config import names
+from config.environment import Environment
+from config.problems import Failed, Problem, Refused, Unreachable
+from training import layout
+from training.connection import Answered, Connection, connect
+from training.run import Specification
+
+__all__ = ["Attempt", "Gone", "Outcome", "attempts", "connect", "details", "log", "newest", "runs", "stop", "submit"]
+
+TERMINAL: Final = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+_SUBMISSION: Final = re.compile(r"^(?P<run>[a-z0-9][a-z0-9-]*)-a(?P<attempt>[1-9][0-9]*)$")
+
+
+class Gone(Unreachable):
+    """The Ray cluster answers, and does not know the job (any more)."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One Ray job of a run. Times in seconds since the epoch; `status` is Ray's word (PENDING, RUNNING, …)."""
+
+    run_id: str
+    number: int
+    status: str
+    message: str = ""
+    start: float | None = None
+    end: float | None = None
+    exit_code: int | None = None
+    metadata: Mapping[str, str] | None = None
+
+    @property
+    def submission_id(self) -> str:
+        """Ray's id of the job."""
+        return names.submission_id(self.run_id, self.number)
+
+    @property
+    def running(self) -> bool:
+        """Whether it may still change."""
+        return self.status not in TERMINAL
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "run_id": self.run_id, "attempt": self.number, "submission_id": self.submission_id, "status": self.status,
+            "message": self.message, "started": _time(self.start), "ended": _time(self.end), "driver_exit_code": self.exit_code,
+            "metadata": {key: value for key, value in (self.metadata or {}).items() if key != "overrides"},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a submit did: `submitted`, `attached` (it runs already) or `done` (it had succeeded, and nothing differs)."""
+
+    action: str
+    attempt: Attempt
+    changes: Sequence[str] = ()
+
+    @property
+    def sentence(self) -> str:
+        """For people, on one line."""
+        run, number = self.attempt.run_id, self.attempt.number
+        if self.action == "attached":
+            return f"run {run} is {self.attempt.status.lower()} as attempt {number} with this specification; nothing was submitted"
+        if self.action == "done":
+            return f"run {run} has succeeded (attempt {number}) with this specification; nothing was submitted"
+        return f"run {run} submitted as attempt {number} ({self.attempt.submission_id})"
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {"action": self.action, "changes": list(self.changes), **self.attempt.document()}
+
+
+def submit(connection: Connection, specification: Specification) -> Outcome:
+    """Start a run, its next attempt, or nothing if it runs already: pressed twice, even at once, it submits one job.
+
+    Raises Refused if the run runs with another specification, or another run holds the GPUs; Unreachable; Failed if Ray refuses.
+    """
+    env, run_id = connection.environment, specification.run_id
+    for _ in range(5):
+        known = runs(connection)
+        mine = known.get(run_id, ())
+        last = mine[-1] if mine else None
+        if last is not None and (outcome := _settled(last, specification)) is not None:
+            return outcome
+        _refuse_taken(known, run_id)
+        number = max((last.number if last else 0, *_recorded(env, run_id))) + 1
+        job = specification.job(number)
+        metadata = {**job.metadata, "overrides": json.dumps(dict(specification.overrides), sort_keys=True, separators=(",", ":"))}
+        try:
+            # Repeating a lost call is safe: Ray takes a submission id once (ray/dashboard/modules/job/job_manager.py).
+            connection.call(lambda client, job=job, metadata=metadata: client.submit_job(  # type: ignore[misc]
+                entrypoint=job.entrypoint, submission_id=job.submission_id, runtime_env=dict(job.runtime_env), metadata=metadata,
+            ))  # fmt: skip
+        except Answered as error:
+            if "already exists" in str(error):
+                continue  # somebody was faster, or our own first call had arrived: look again
+            raise Failed(f"Ray refused the job: {_first_line(str(error))}") from None
+        started = Attempt(run_id, number, "PENDING", metadata=metadata, start=time.time())
+        return Outcome("submitted", started, changes=_differences(last, specification) if last is not None else ())
+    raise Unreachable(f"the job table of the Ray cluster keeps changing under run {run_id}; submit it again")
+
+
+def _settled(last: Attempt, specification: Specification) -> Outcome | None:
+    """The outcome where nothing is to be submitted; None where the next attempt is due."""
+    changes = _differences(last, specification)
+    if last.running:
+        if changes:
+            stands = f"attempt {last.number} is {last.status.lower()}"
+            fix = "stop it first, or choose another run id"
+            raise Refused([Problem(f"run {last.run_id}", stands, f"what you submit differs in {change}", fix) for change in changes])
+        return Outcome("attached", last)
+    return Outcome("done", last) if last.status == "SUCCEEDED" and not changes else None
+
+
+def _refuse_taken(known: Mapping[str, Sequence[Attempt]], run_id: str) -> None:
+    for other, its in known.items():
+        if other != run_id and its[-1].running:
+            raise Refused(Problem("cluster", f"run {other} is {its[-1].status.lower()}", "a run uses all GPUs of the Ray cluster",
+                                  f"wait for it, or stop it: hyperpod-rl stop {other}"))  # fmt: skip
+
+
+def _differences(last: Attempt, specification: Specification) -> list[str]:
+    metadata = last.metadata or {}
+    if metadata.get("specification") == specification.digest:
+        return []
+    if "specification" not in metadata:
+        return ["the specification, which that attempt does not tell"]
+    try:
+        before = dict(json.loads(metadata.get("overrides", "{}")))
+    except (ValueError, TypeError):
+        before = {}
+    after = dict(specification.overrides)
+    changed = [
+        f"{key}: {_shown(before, key)} there, {_shown(after, key)} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+    if metadata.get("image") != specification.image:
+        changed.append(f"image: {metadata.get('image')} there, {specification.image} here")
+    return changed or ["the entrypoint or its variables"]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key], ensure_ascii=False) if key in values else "nothing"
+
+
+def runs(connection: Connection) -> dict[str, tuple[Attempt, ...]]:
+    """All runs that the Ray cluster knows, each with its attempts in their order, the run that started last coming last."""
+    found: dict[str, list[Attempt]] = {}
+    for details in connection.call(lambda client: client.list_jobs()):
+        attempt = _attempt(details)
+        if attempt is not None:
+            found.setdefault(attempt.run_id, []).append(attempt)
+    ordered = {run: tuple(sorted(its, key=lambda a: a.number)) for run, its in found.items()}
+    return dict(sorted(ordered.items(), key=lambda item: item[1][-1].start or 0))
+
+
+def attempts(connection: Connection, run_id: str) -> tuple[Attempt, ...]:
+    """Attempts of one run in their order; empty if the cluster knows none."""
+    return runs(connection).get(names.check_run_id(run_id), ())
+
+
+def newest(connection: Connection, run_id: str) -> Attempt:
+    """The newest attempt. Raises Refused naming the runs that there are."""
+    known = runs(connection)
+    if its := known.get(names.check_run_id(run_id)):
+        return its[-1]
+    import difflib
+
+    close = difflib.get_close_matches(run_id, known, n=1)
+    there = f"did you mean {close[0]}?" if close else f"there are {', '.join(list(known)[-5:])}" if known else "there is none yet"
+    raise Refused(
+        Problem("run", run_id, "the Ray cluster knows no such run", there.rstrip(".?") if not close else f"did you mean {close[0]}")
+    )
+
+
+def details(connection: Connection, attempt: Attempt) -> Attempt:
+    """The same attempt as it stands now. Raises Gone if the cluster no longer knows it (its head was restarted)."""
+    try:
+        found = _attempt(connection.call(lambda client: client.get_job_info(attempt.submission_id)))
+    except Answered as error:
+        raise Gone(
+            f"the Ray cluster no longer knows {attempt.submission_id} ({_first_line(str(error))}); was its head restarted?"
+        ) from None
+    return found or attempt
+
+
+def log(connection: Connection, attempt: Attempt) -> str:
+    """The whole log of an attempt."""
+    try:
+        text: str = connection.call(lambda client: client.get_job_logs(attempt.submission_id))
+    except Answered as error:
+        raise Unreachable(f"there is no log of {attempt.submission_id}: {_first_line(str(error))}") from None
+    return text
+
+
+def stop(
+    connection: Connection, run_id: str, *, timeout_seconds: float = 180, sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> tuple[Attempt, bool]:  # fmt: skip
+    """Stop the running attempt and wait until Ray says that it has ended. Content if it had ended before.
+
+    Returns the attempt and whether it was running. Raises Unreachable if it does not end in time.
+    """
+    attempt = newest(connection, run_id)
+    if not attempt.running:
+        return attempt, False
+    try:
+        connection.call(lambda client: client.stop_job(attempt.submission_id))
+    except Answered as error:
+        raise Unreachable(f"Ray did not stop {attempt.submission_id}: {_first_line(str(error))}") from None
+    limit = now() + timeout_seconds
+    while (attempt := details(connection, attempt)).running:
+        if now() > limit:
+            raise Unreachable(
+                f"{attempt.submission_id} is still {attempt.status.lower()} {timeout_seconds:.0f} s after it was asked to stop"
+            )
+        sleep(0.5)
+    return attempt, True
+
+
+def _attempt(details: Any) -> Attempt | None:
+    """An attempt from Ray's JobDetails; None for jobs that are no attempt of a run."""
+    match = _SUBMISSION.match(details.submission_id or "")
+    metadata = dict(details.metadata or {})
+    if match is None or metadata.get("run_id", match["run"]) != match["run"]:
+        return None
+    status = getattr(details.status, "value", details.status)
+    return Attempt(
+        run_id=match["run"], number=int(match["attempt"]), status=str(status), message=_reason(details.message or ""),
+        start=details.start_time / 1000 if details.start_time else None, end=details.end_time / 1000 if details.end_time else None,
+        exit_code=details.driver_exit_code, metadata=metadata,
+    )  # fmt: skip
+
+
+def _recorded(env: Environment, run_id: str) -> Sequence[int]:
+    """Attempts that left their file on the shared file system, if it is visible here: more than a restarted head remembers."""
+    folder = layout.here(env, layout.run_folder(env, run_id).attempts)
+    if folder is None or not folder.is_dir():
+        return []
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+
+
+def _first_line(text: str) -> str:
+    # Ray puts the server's whole traceback into its error; the last line names the reason.
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip()]
+    if not lines:
+        return ""
+    chosen = lines[-1] if lines[0].startswith(("Traceback", '"Traceback')) else lines[0]
+    return chosen.strip('".')[:400]
+
+
+def _reason(message: str) -> str:
+    """Why a job ended: Ray's sentence, and the last line of the log, which Ray puts behind it, where the exception stands."""
+    sentence, _, tail = message.partition(", last available logs")
+    lines = [line for line in tail.splitlines()[1:] if line.strip()]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", lines[-1]) if lines else ""
+    last = re.sub(r"^\(\S+ pid=[^)]*\) ?", "", plain).strip()
+    return f"{_first_line(sentence)}; its log ends with: {last[:300]}" if last else _first_line(sentence)
+
+
+def _time(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else None
