@@ -22,10 +22,21 @@ def refuse_elsewhere(settings: Environment) -> None:
     problems = []
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if endpoint and urlsplit(endpoint).hostname not in LOOPBACK:
-        problems.append(Problem("AWS_ENDPOINT_URL", endpoint, f"environment {settings.name} runs against a loopback endpoint only", 'eval "$(hyperpod-rl local env)"'))
+        problems.append(
+            Problem(
+                "AWS_ENDPOINT_URL",
+                endpoint,
+                f"environment {settings.name} runs against a loopback endpoint only",
+                'eval "$(hyperpod-rl local env)"',
+            )
+        )
     account = os.environ.get("CDK_DEFAULT_ACCOUNT")
     if account and account != LOCAL_ACCOUNT:
-        problems.append(Problem("CDK_DEFAULT_ACCOUNT", account, f"environment {settings.name} is account {LOCAL_ACCOUNT}", 'eval "$(hyperpod-rl local env)"'))
+        problems.append(
+            Problem(
+                "CDK_DEFAULT_ACCOUNT", account, f"environment {settings.name} is account {LOCAL_ACCOUNT}", 'eval "$(hyperpod-rl local env)"'
+            )
+        )
     if problems:
         raise Refused(problems)
 
@@ -42,8 +53,11 @@ def main() -> int:
         print(*refused.problems, sep="\n", file=sys.stderr)
         return 2
     if settings.account == DOCUMENTATION_ACCOUNT:
-        print(f"environment {settings.name} names no account: synthesizing for AWS's documentation account {DOCUMENTATION_ACCOUNT} "
-              "(set `account` in the file, or -c account=ID)", file=sys.stderr)  # fmt: skip
+        print(
+            f"environment {settings.name} names no account: synthesizing for AWS's documentation account {DOCUMENTATION_ACCOUNT} "
+            "(set `account` in the file, or -c account=ID)",
+            file=sys.stderr,
+        )
     # Only now: a wrong file is refused in a second, not after every module of CDK.
     from k8s import manifests
     from stacks.wiring import build

@@ -35,7 +35,7 @@ def run() -> list[str]:
         many.write_text(reference.replace("storage:\n", groups + "storage:\n", 1))
         alone = seconds([sys.executable, str(bare)])
         whole = seconds(["env", f"CDK_OUTDIR={folder}/out", sys.executable, "app.py"])
-        twenty = seconds(["env", f"CDK_OUTDIR={folder}/out20", f"CDK_CONTEXT_JSON={{\"env\": \"{many}\"}}", sys.executable, "app.py"])
+        twenty = seconds(["env", f"CDK_OUTDIR={folder}/out20", f'CDK_CONTEXT_JSON={{"env": "{many}"}}', sys.executable, "app.py"])
     return [
         *compare("synth of reference / import + empty App", whole, alone, budget=1.4),
         *compare("synth with 20 groups / with 3", twenty, whole, budget=1.3),

@@ -15,7 +15,7 @@ _TIMEOUT = click.option(
     "--timeout",
     "minutes",
     type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
+    default=45.0,
     show_default=True,
     metavar="MINUTES",
     help="Give up waiting after this long; running the command again goes on.",
@@ -42,11 +42,12 @@ Example:
 @_TIMEOUT
 @common
 def up(session: Session, force: bool, minutes: float) -> None:
-    """Apply the RayCluster from dist/ and wait until head and workers are ready.
+    """Apply the RayCluster from dist/ and wait until head and workers are ready, and the base model is there.
 
     The files are applied byte for byte as they lie there, with your own identity (server-side apply), so that you may submit
     to it; their digest is printed.
     """
+    from training import base_model
     from training import cluster as clusters
     from training.kubernetes import Kubectl
 
@@ -56,10 +57,18 @@ def up(session: Session, force: bool, minutes: float) -> None:
     if not force and (changed := clusters.changes(kubectl, found)):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")
-    session.note(f"applying {len(found.files)} file(s) of {found.folder}, digest {found.digest}")
-    state = clusters.up(kubectl, found, timeout_seconds=minutes * 60, note=session.note)
+    model = base_model.manifests(env)
+    for each in (model, found):
+        if each is not None:
+            session.note(f"applying {len(each.files)} file(s) of {each.folder}, digest {each.digest}")
+    state = clusters.up(kubectl, found, model=model, timeout_seconds=minutes * 60, note=session.note)
     session.result(
-        {**state.document(), "digest": found.digest, "files": [str(path) for path in found.files]},
+        {
+            **state.document(),
+            "digest": found.digest,
+            "files": [str(path) for path in found.files],
+            "model_digest": model.digest if model is not None else None,
+        },
         state.sentence(),
         f"digest {found.digest}",
     )

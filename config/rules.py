@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 
+from config import workload_rules
 from config.compute import InstanceGroup, Role
 from config.environment import LOCAL_ACCOUNT, Environment
 from config.instances import INSTANCES
@@ -291,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     users_in_namespaces,
     pods_fit_nodes,
     karpenter_needs_continuous,
+    *workload_rules.RULES,
 )
 
 

@@ -55,6 +55,7 @@ def _addons() -> Mapping[str, str]:
         "cert-manager": "v1.18.2-eksbuild.2",
         "metrics-server": "v0.8.0-eksbuild.2",
         "amazon-sagemaker-hyperpod-observability": "v1.3.0-eksbuild.1",
+        "amazon-sagemaker-hyperpod-taskgovernance": "v1.6.1-eksbuild.2",
     })  # fmt: skip
 
 
@@ -65,10 +66,16 @@ class Platform:
     kubernetes: str = "1.34"
     kuberay: str = "1.7.1"
     kuberay_repository: str = "https://ray-project.github.io/kuberay-helm/"
-    dependency_chart: str = "HyperPodHelmChart"
+    # The chart's own name and version (helm_chart/HyperPodHelmChart/Chart.yaml of https://github.com/aws/sagemaker-hyperpod-cli).
+    dependency_chart: str = "hyperpod-helm-chart"
     dependency_chart_version: str = "0.1.0"
     # The commit that AWS's own quick setup pins; whether its device plugins list ml.g7e.* is checked when it is mirrored.
     dependency_chart_revision: str = "bb6a9f9534217c55a5806ae968e1dd8b285d4b8c"
+    # Its sub-chart hyperpod-ray-endpoint-operator is younger than that commit (inferred); its Chart.yaml was seen at this one.
+    endpoint_operator_version: str = "0.1.0"
+    endpoint_operator_revision: str = "067d658b2d5c"
+    # The client that mirrors charts into ECR.
+    helm: str = "3.18.4"
     # A shell and coreutils for one-shot Jobs.
     shell_image: str = "public.ecr.aws/docker/library/busybox:1.37.0"
     lustre: str = "2.15"

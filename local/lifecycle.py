@@ -53,7 +53,8 @@ def up(*, node_delay: float | None = None) -> Status:
     """Start the local cloud unless it runs, and wait until it answers.
 
     Can be killed at any point and called again: the daemon holds a lock, so a second one never starts beside it.
-    Raises Failed with the end of the daemon's log when it does not come up.
+    Raises Refused when the base port of the environment cannot be used, and Failed with the end of the daemon's log when
+    it does not come up.
     """
     with _locked("up.lock"):
         process: subprocess.Popen[bytes] | None = None
@@ -79,7 +80,8 @@ def _start(node_delay: float | None) -> subprocess.Popen[bytes]:
     folder = state.folder()
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     (folder / "shared").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "local.serve"]
+    ports = state.choose_ports()
+    command = [sys.executable, "-m", "local.serve", "--ports", *(str(p) for p in (ports.cloud, ports.kubernetes, ports.dashboards))]
     if node_delay is not None:
         command += ["--node-delay", str(node_delay)]
     environment = {**os.environ, processes.MARK: str(folder), state.FOLDER: str(folder)}

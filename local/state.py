@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from config.problems import Problem, Refused
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "HYPERPOD_RL_LOCAL"
 BASE_PORT = "HYPERPOD_RL_LOCAL_PORT"
@@ -76,16 +78,22 @@ def start_time(pid: int) -> int | None:
 
 
 def choose_ports() -> Ports:
-    """Free ports, or three that follow the base port where one is given."""
-    base = os.environ.get(BASE_PORT)
-    if base:
-        return Ports(int(base), int(base) + 1, int(base) + 2)
+    """Free ports, or three that follow the base port where one is given. Raises Refused when those cannot be used."""
+    base = os.environ.get(BASE_PORT, "").strip()
+    if base and not (base.isdigit() and 1024 <= int(base) <= 65533):
+        raise Refused(Problem(BASE_PORT, base, "is no port from 1024 to 65533", "leave it unset to have free ports chosen"))
+    wanted = [int(base) + n for n in range(3)] if base else [0, 0, 0]
     held = []
     try:
-        for _ in range(3):
+        for port in wanted:
             listener = socket.socket()
-            listener.bind(("127.0.0.1", 0))
             held.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError as error:
+                problem = Problem(BASE_PORT, base, f"port {port} cannot be used: {error.strerror}", "name another, or unset it")
+                raise Refused(problem) from error
         first, second, third = (listener.getsockname()[1] for listener in held)
         return Ports(first, second, third)
     finally:

@@ -23,9 +23,15 @@ from stacks.stack import EnvironmentStack, Settings
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
 BUILD_IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:5.0"
 _PUSH = (
-    "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:CompleteLayerUpload", "ecr:GetDownloadUrlForLayer", "ecr:InitiateLayerUpload",
-    "ecr:PutImage", "ecr:UploadLayerPart", "ecr:DescribeImages",
-)  # fmt: skip
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:CompleteLayerUpload",
+    "ecr:GetDownloadUrlForLayer",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+    "ecr:DescribeImages",
+)
 
 
 class ImageBuild(Construct):
@@ -37,7 +43,12 @@ class ImageBuild(Construct):
         source = assets.Asset(stack, "ImageSource", path=str(DOCKER))
         training = settings.version_set.training
         self.project = project(
-            stack, "Image", description=f"Builds the training image {settings.image.repository}", minutes=180, compute="BUILD_GENERAL1_LARGE",
+            stack,
+            "Image",
+            description=f"Builds the training image {settings.image.repository}",
+            minutes=180,
+            compute="BUILD_GENERAL1_LARGE",
+            docker=True,
             allow=[
                 Allow(_PUSH, [repository.attr_arn]),
                 Allow(["s3:GetObject"], [source.bucket.arn_for_objects(source.s3_object_key)]),
@@ -54,7 +65,7 @@ class ImageBuild(Construct):
                 "TOOLKIT_VERSION": training.toolkit,
                 "VERSION_SET": settings.version_set.name,
             },
-        )  # fmt: skip
+        )
 
 
 class ChartMirror(Construct):
@@ -68,23 +79,36 @@ class ChartMirror(Construct):
         charts = mirrored(stack.settings)
         repositories = [_chart_repository(stack, chart) for chart in charts]
         builder = project(
-            stack, "Charts", description="Mirrors Helm charts into ECR", minutes=20, compute="BUILD_GENERAL1_SMALL",
+            stack,
+            "Charts",
+            description="Mirrors Helm charts into ECR",
+            minutes=20,
+            compute="BUILD_GENERAL1_SMALL",
             allow=[Allow(_PUSH, [repository.attr_arn for repository in repositories])],
             source={"type": "NO_SOURCE", "buildSpec": json.dumps(buildspec(stack.settings, charts), sort_keys=True)},
-        )  # fmt: skip
+        )
         starter = function(
-            stack, "MirrorCharts", handler="mirror.handler", description="Runs the chart mirror and waits for it", minutes=15,
+            stack,
+            "MirrorCharts",
+            handler="mirror.handler",
+            description="Runs the chart mirror and waits for it",
+            minutes=15,
             allow=[Allow(["codebuild:StartBuild", "codebuild:BatchGetBuilds"], [builder.attr_arn])],
-        )  # fmt: skip
+        )
         wanted = [{"Name": chart.name, "Version": chart.version, "Revision": chart.revision or ""} for chart in charts]
         done = resource(
-            stack, "MirroredCharts", kind="MirroredCharts", token=starter.function_arn, timeout_minutes=16,
+            stack,
+            "MirroredCharts",
+            kind="MirroredCharts",
+            token=starter.function_arn,
+            timeout_minutes=16,
             properties={
-                "Project": builder.ref, "Charts": wanted,
+                "Project": builder.ref,
+                "Charts": wanted,
                 # A change of what is built, not of the project's name, must run it again.
                 "Digest": hashlib.sha256(json.dumps(buildspec(stack.settings, charts), sort_keys=True).encode()).hexdigest()[:16],
             },
-        )  # fmt: skip
+        )
         done.node.add_dependency(*repositories)
 
 
@@ -98,17 +122,21 @@ def project(
     allow: list[Allow],
     source: dict[str, Any],
     variables: dict[str, str] | None = None,
+    docker: bool = False,
 ) -> codebuild.CfnProject:
-    """A privileged Linux project (Docker inside) with its own role and log group."""
+    """A Linux project with its own role and log group; `docker` makes it privileged, which Docker inside it needs."""
     logs = log_group(stack, f"{construct_id}Logs")
     runner = role(
-        stack, f"{construct_id}BuildRole", principal=iam.ServicePrincipal("codebuild.amazonaws.com"), description=description,
+        stack,
+        f"{construct_id}BuildRole",
+        principal=iam.ServicePrincipal("codebuild.amazonaws.com"),
+        description=description,
         allow=[
             *allow,
             Allow(["logs:CreateLogStream", "logs:PutLogEvents"], [logs.log_group_arn], why="`:*` names the streams of this one group"),
             Allow(["ecr:GetAuthorizationToken"], ["*"], why="ECR knows no resource for this action"),
         ],
-    )  # fmt: skip
+    )
     return codebuild.CfnProject(
         stack,
         f"{construct_id}Project",
@@ -124,7 +152,7 @@ def project(
             "type": "LINUX_CONTAINER",
             "computeType": compute,
             "image": BUILD_IMAGE,
-            "privilegedMode": True,
+            "privilegedMode": docker,
             "environmentVariables": [{"name": name, "value": value} for name, value in sorted((variables or {}).items())],
         },
     )
@@ -132,33 +160,41 @@ def project(
 
 def buildspec(settings: Settings, charts: tuple[Chart, ...]) -> dict[str, Any]:
     """What the mirror runs: fetch each chart at its pinned revision or version, push it unless that version is there already."""
+    archive = f"helm-v{settings.version_set.platform.helm}-linux-amd64.tar.gz"
     commands = [
-        "curl -fsSL https://get.helm.sh/helm-v3.18.4-linux-amd64.tar.gz | tar -xz --strip-components=1 -C /usr/local/bin linux-amd64/helm",
+        f"curl -fsSLO https://get.helm.sh/{archive} -O https://get.helm.sh/{archive}.sha256sum",
+        f"sha256sum -c {archive}.sha256sum && tar -xzf {archive} --strip-components=1 -C /usr/local/bin linux-amd64/helm",
         f"aws ecr get-login-password | helm registry login --username AWS --password-stdin {registry(settings)}",
+        *(_mirror(settings, chart) for chart in charts),
     ]
-    for chart in charts:
-        commands += _mirror(settings, chart)
     return {"version": 0.2, "phases": {"build": {"commands": commands}}}
 
 
-def _mirror(settings: Settings, chart: Chart) -> list[str]:
-    there = f"aws ecr describe-images --repository-name {chart.repository(settings)} --image-ids imageTag={chart.tag} >/dev/null 2>&1"
-    fetch = (
-        [
-            f"git init -q {chart.name} && cd {chart.name} && git fetch -q --depth 1 {chart.origin} {chart.revision} && git checkout -q FETCH_HEAD",
-            f"cd {chart.name}/{chart.path} && helm dependency update . && sed -i 's/^version:.*/version: {chart.version}/' Chart.yaml && helm package . -d /tmp/charts",
+def _mirror(settings: Settings, chart: Chart) -> str:
+    """One chart. The version in ECR names the revision, so that a new revision is a new version."""
+    if chart.revision:
+        # Without blobs, and not shallow: a server gives a shallow copy of a full commit id only.
+        fetch = [
+            f"git clone -q --filter=blob:none --no-checkout {chart.origin} {chart.name}",
+            f"git -C {chart.name} checkout -q {chart.revision}",
+            f"helm dependency update {chart.name}/{chart.path}",
+            f"helm package {chart.name}/{chart.path} --version {chart.version} -d charts",
         ]
-        if chart.revision
-        else [f"helm pull {chart.name} --repo {chart.origin} --version {chart.version} -d /tmp/charts"]
-    )
-    push = f"helm push /tmp/charts/{chart.name}-{chart.version}.tgz oci://{registry(settings)}/{chart.prefix(settings)}"
-    return [" && ".join([f"{there} || ( " + " && ".join(f"( {step} )" for step in fetch), f"{push} )"])]
+    else:
+        fetch = [f"helm pull {chart.name} --repo {chart.origin} --version {chart.version} -d charts"]
+    push = f"helm push charts/{chart.name}-{chart.version}.tgz oci://{registry(settings)}/{chart.prefix(settings)}"
+    there = f"aws ecr describe-images --repository-name {chart.repository(settings)} --image-ids imageTag={chart.tag}"
+    return f"{there} >/dev/null 2>&1 || ( {' && '.join([*fetch, push])} )"
 
 
 def _chart_repository(stack: EnvironmentStack, chart: Chart) -> ecr.CfnRepository:
     repository = ecr.CfnRepository(
-        stack, f"Chart{''.join(part.capitalize() for part in chart.name.split('-'))}", repository_name=chart.repository(stack.settings),
-        image_tag_mutability="IMMUTABLE", image_scanning_configuration={"scanOnPush": True}, empty_on_delete=True,
-    )  # fmt: skip
+        stack,
+        f"Chart{''.join(part.capitalize() for part in chart.name.split('-'))}",
+        repository_name=chart.repository(stack.settings),
+        image_tag_mutability="IMMUTABLE",
+        image_scanning_configuration={"scanOnPush": True},
+        empty_on_delete=True,
+    )
     repository.apply_removal_policy(RemovalPolicy.DESTROY)
     return repository

@@ -56,9 +56,12 @@ def dependency_chart(settings: Settings) -> Chart:
     """HyperPod's dependencies: device plugins, health agents, job restart. AWS publishes it in Git alone, so it is mirrored always."""
     platform = settings.version_set.platform
     return Chart(
-        name="hyperpod-helm-chart", version=f"{platform.dependency_chart_version}-{platform.dependency_chart_revision[:12]}",
-        origin=HYPERPOD_CHARTS, revision=platform.dependency_chart_revision, path="helm_chart/HyperPodHelmChart",
-    )  # fmt: skip
+        name=platform.dependency_chart,
+        version=f"{platform.dependency_chart_version}-{platform.dependency_chart_revision[:12]}",
+        origin=HYPERPOD_CHARTS,
+        revision=platform.dependency_chart_revision,
+        path="helm_chart/HyperPodHelmChart",
+    )
 
 
 def endpoint_operator(settings: Settings) -> Chart:
@@ -68,9 +71,12 @@ def endpoint_operator(settings: Settings) -> Chart:
     """
     platform = settings.version_set.platform
     return Chart(
-        name=ENDPOINT_OPERATOR, version=f"0.1.0-{platform.dependency_chart_revision[:12]}", origin=HYPERPOD_CHARTS,
-        revision=platform.dependency_chart_revision, path=f"helm_chart/HyperPodHelmChart/charts/{ENDPOINT_OPERATOR}",
-    )  # fmt: skip
+        name=ENDPOINT_OPERATOR,
+        version=f"{platform.endpoint_operator_version}-{platform.endpoint_operator_revision[:12]}",
+        origin=HYPERPOD_CHARTS,
+        revision=platform.endpoint_operator_revision,
+        path=f"helm_chart/HyperPodHelmChart/charts/{ENDPOINT_OPERATOR}",
+    )
 
 
 def kuberay(settings: Settings) -> Chart:
@@ -130,9 +136,19 @@ class DependencyValues:
             "neuron-device-plugin": {"devicePlugin": {"enabled": self.neuron_device_plugin}},
             "nvidia-device-plugin": {
                 "devicePlugin": {"enabled": bool(self.gpu_types)},
-                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(self.gpu_types)}]},
-                ]}}},
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {
+                                    "matchExpressions": [
+                                        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(self.gpu_types)}
+                                    ]
+                                },
+                            ]
+                        }
+                    }
+                },
             },
             "aws-efa-k8s-device-plugin": {
                 "devicePlugin": {"enabled": bool(self.efa_types)},
@@ -142,7 +158,7 @@ class DependencyValues:
             "deep-health-check": {"enabled": self.deep_health_check},
             "job-auto-restart": {"enabled": self.job_auto_restart},
             "hyperpod-patching": {"enabled": self.patching},
-        }  # fmt: skip
+        }
 
 
 def dependency_values(settings: Settings) -> DependencyValues:

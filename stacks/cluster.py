@@ -41,7 +41,9 @@ class Cluster(EnvironmentStack):
             version=eks.KubernetesVersion.of(platform.kubernetes),
             vpc=self._network(),
             vpc_subnets=[ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS)],
-            security_group=ec2.SecurityGroup.from_security_group_id(self, "ControlPlane", self.read(Shared.CONTROL_PLANE_GROUP), mutable=False),
+            security_group=ec2.SecurityGroup.from_security_group_id(
+                self, "ControlPlane", self.read(Shared.CONTROL_PLANE_GROUP), mutable=False
+            ),
             endpoint_access=self._endpoint(),
             cluster_logging=list(eks.ClusterLoggingTypes),
             secrets_encryption_key=self._key(),
@@ -53,14 +55,19 @@ class Cluster(EnvironmentStack):
             bootstrap_self_managed_addons=False,
             output_config_command=False,
             kubectl_provider_options=eks.KubectlProviderOptions(
-                kubectl_layer=KUBECTL_LAYERS[platform.kubernetes](self, "KubectlLayer"), security_groups=[ec2.SecurityGroup.from_security_group_id(self, "Handlers", self.read(Shared.HANDLER_GROUP), mutable=False)]
+                kubectl_layer=KUBECTL_LAYERS[platform.kubernetes](self, "KubectlLayer"),
+                security_groups=[
+                    ec2.SecurityGroup.from_security_group_id(self, "Handlers", self.read(Shared.HANDLER_GROUP), mutable=False)
+                ],
             ),
         )
         cluster.node.add_dependency(logs)
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet", "Network tags its own subnets")
         self._logged(cluster)
         for name in ("vpc-cni", "kube-proxy", "coredns", "eks-pod-identity-agent"):
-            made = addon(self, name.title().replace("-", ""), name, configuration={"enableNetworkPolicy": "true"} if name == "vpc-cni" else None)
+            made = addon(
+                self, name.title().replace("-", ""), name, configuration={"enableNetworkPolicy": "true"} if name == "vpc-cni" else None
+            )
             made.node.add_dependency(cluster)
         self._people(cluster)
         ChartMirror(self)
@@ -73,9 +80,12 @@ class Cluster(EnvironmentStack):
         """The control plane's subnets, in the shape that CDK asks for: it writes nothing of a VPC into the template but their ids."""
         count = cluster_subnets(self.settings)
         vpc = ec2.Vpc.from_vpc_attributes(
-            self, "Network", vpc_id="vpc-of-the-network-stack", availability_zones=[f"zone-{number}" for number in range(count)],
+            self,
+            "Network",
+            vpc_id="vpc-of-the-network-stack",
+            availability_zones=[f"zone-{number}" for number in range(count)],
             private_subnet_ids=[self.read(Shared.CLUSTER_SUBNET, number + 1) for number in range(count)],
-        )  # fmt: skip
+        )
         Annotations.of(vpc).acknowledge_warning("@aws-cdk/aws-ec2:noSubnetRouteTableId", "routes belong to Network")
         return vpc
 
@@ -90,9 +100,12 @@ class Cluster(EnvironmentStack):
         if self.settings.storage.encryption == "aws":
             return None
         return kms.Key(
-            self, "SecretsKey", description=f"Kubernetes secrets of {names.eks_cluster(self.settings)}", enable_key_rotation=True,
+            self,
+            "SecretsKey",
+            description=f"Kubernetes secrets of {names.eks_cluster(self.settings)}",
+            enable_key_rotation=True,
             removal_policy=RemovalPolicy.DESTROY,
-        )  # fmt: skip
+        )
 
     def _logged(self, cluster: eks.Cluster) -> None:
         """CDK's own functions get log groups here: it offers no property for them, and an implicit group outlives the stack."""

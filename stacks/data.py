@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_fsx as fsx
@@ -49,10 +51,12 @@ class Data(EnvironmentStack):
     def _bucket(self, key: kms.Key | None) -> s3.Bucket:
         rules = [
             s3.LifecycleRule(
-                id="leftovers", abort_incomplete_multipart_upload_after=Duration.days(7), noncurrent_version_expiration=Duration.days(90),
+                id="leftovers",
+                abort_incomplete_multipart_upload_after=Duration.days(7),
+                noncurrent_version_expiration=Duration.days(90),
                 expired_object_delete_marker=True,
             )
-        ]  # fmt: skip
+        ]
         if days := self.settings.storage.artifact_expiry_days:
             # Runs only: a release under lora-adapters/ is what an endpoint serves.
             rules.append(s3.LifecycleRule(id="runs", prefix=names.RUNS_PREFIX, expiration=Duration.days(days)))
@@ -79,14 +83,27 @@ class Data(EnvironmentStack):
         """Every version of every object goes before the bucket does: S3 refuses to delete a bucket that holds one."""
         arn = bucket_arn(self, bucket.bucket_name)
         emptier = function(
-            self, "EmptyBucket", handler="empty_bucket.handler", description="Empties the artifact bucket before it is deleted", minutes=15,
+            self,
+            "EmptyBucket",
+            handler="empty_bucket.handler",
+            description="Empties the artifact bucket before it is deleted",
+            minutes=15,
             allow=[
                 Allow(["s3:ListBucketVersions", "s3:ListBucketMultipartUploads"], [arn]),
-                Allow(["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"], [f"{arn}/*"], why="every object of this bucket"),
+                Allow(
+                    ["s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"],
+                    [f"{arn}/*"],
+                    why="every object of this bucket",
+                ),
             ],
-        )  # fmt: skip
+        )
         emptied = resource(
-            self, "EmptiedArtifacts", kind="EmptiedBucket", token=emptier.function_arn, properties={"Bucket": bucket.bucket_name}, timeout_minutes=16
+            self,
+            "EmptiedArtifacts",
+            kind="EmptiedBucket",
+            token=emptier.function_arn,
+            properties={"Bucket": bucket.bucket_name},
+            timeout_minutes=16,
         )
         emptied.node.add_dependency(bucket)
 
@@ -118,10 +135,13 @@ class Data(EnvironmentStack):
         file_system.apply_removal_policy(self._keep if self.settings.storage.removal == "retain" else RemovalPolicy.DESTROY)
         if wanted.export_to_s3:
             association = fsx.CfnDataRepositoryAssociation(
-                self, "RunsExport", file_system_id=file_system.ref, file_system_path="/runs",
+                self,
+                "RunsExport",
+                file_system_id=file_system.ref,
+                file_system_path="/runs",
                 data_repository_path=f"s3://{bucket.bucket_name}/{names.EXPORT_PREFIX}runs",
                 s3={"autoExportPolicy": {"events": ["NEW", "CHANGED", "DELETED"]}},
-            )  # fmt: skip
+            )
             association.node.add_dependency(bucket)
         return file_system
 
@@ -129,19 +149,36 @@ class Data(EnvironmentStack):
         """A backup on delete, waited for: CloudFormation has no snapshot policy for FSx."""
         arn = f"arn:{self.partition}:fsx:{self.region}:{self.account}"
         allow = [
-            Allow(["fsx:CreateBackup", "fsx:TagResource"], [f"{arn}:file-system/{file_system.ref}", f"{arn}:backup/*"], why="a backup has no id before it is made"),
+            Allow(
+                ["fsx:CreateBackup", "fsx:TagResource"],
+                [f"{arn}:file-system/{file_system.ref}", f"{arn}:backup/*"],
+                why="a backup has no id before it is made",
+            ),
             Allow(["fsx:DescribeBackups"], ["*"], why="FSx knows no resource for this action"),
         ]
-        begin = function(self, "BeginBackup", handler="final_backup.on_event", description="Begins the last backup of the file system", allow=allow)
-        ended = function(self, "BackupEnded", handler="final_backup.is_complete", description="Looks whether the last backup is there", allow=allow)
+        begin = function(
+            self, "BeginBackup", handler="final_backup.on_event", description="Begins the last backup of the file system", allow=allow
+        )
+        ended = function(
+            self, "BackupEnded", handler="final_backup.is_complete", description="Looks whether the last backup is there", allow=allow
+        )
         provider = cr.Provider(
-            self, "FinalBackupProvider", on_event_handler=begin, is_complete_handler=ended,
-            query_interval=Duration.seconds(30), total_timeout=Duration.minutes(58), log_group=begin.log_group,
-        )  # fmt: skip
+            self,
+            "FinalBackupProvider",
+            on_event_handler=begin,
+            is_complete_handler=ended,
+            query_interval=Duration.seconds(30),
+            total_timeout=Duration.minutes(58),
+            log_group=begin.log_group,
+        )
         resource(
-            self, "FinalBackup", kind="FinalBackup", token=provider.service_token, timeout_minutes=59,
+            self,
+            "FinalBackup",
+            kind="FinalBackup",
+            token=provider.service_token,
+            timeout_minutes=59,
             properties={"FileSystemId": file_system.ref, "Name": names.file_system(self.settings)},
-        )  # fmt: skip
+        )
 
     def _repository(self, key: kms.Key | None) -> ecr.CfnRepository:
         repository = ecr.CfnRepository(
@@ -159,8 +196,21 @@ class Data(EnvironmentStack):
         return repository
 
 
-KEEP_TEN_IMAGES = (
-    '{"rules":[{"rulePriority":1,"description":"layers that no tag names","selection":{"tagStatus":"untagged","countType":"sinceImagePushed",'
-    '"countUnit":"days","countNumber":14},"action":{"type":"expire"}},{"rulePriority":2,"description":"the ten newest images",'
-    '"selection":{"tagStatus":"any","countType":"imageCountMoreThan","countNumber":10},"action":{"type":"expire"}}]}'
+KEEP_TEN_IMAGES = json.dumps(
+    {
+        "rules": [
+            {
+                "rulePriority": 1,
+                "description": "layers that no tag names",
+                "selection": {"tagStatus": "untagged", "countType": "sinceImagePushed", "countUnit": "days", "countNumber": 14},
+                "action": {"type": "expire"},
+            },
+            {
+                "rulePriority": 2,
+                "description": "the ten newest images",
+                "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": 10},
+                "action": {"type": "expire"},
+            },
+        ]
+    }
 )

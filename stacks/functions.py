@@ -43,9 +43,13 @@ def function(
     if in_network:
         managed.append("service-role/AWSLambdaVPCAccessExecutionRole")
     executor = role(
-        stack, f"{construct_id}Role", principal=iam.ServicePrincipal("lambda.amazonaws.com"), allow=allow, managed=managed,
+        stack,
+        f"{construct_id}Role",
+        principal=iam.ServicePrincipal("lambda.amazonaws.com"),
+        allow=allow,
+        managed=managed,
         description=f"Runs the function: {description}",
-    )  # fmt: skip
+    )
     made = lambda_.Function(
         stack,
         construct_id,
@@ -74,6 +78,10 @@ def resource(
 ) -> CustomResource:
     """A custom resource `Custom::<kind>`; CloudFormation gives up after the timeout (its own default is one hour)."""
     return CustomResource(
-        scope, construct_id, service_token=token, resource_type=f"Custom::{kind}", properties=dict(properties),
+        scope,
+        construct_id,
+        service_token=token,
+        resource_type=f"Custom::{kind}",
+        properties=dict(properties),
         service_timeout=Duration.minutes(timeout_minutes),
-    )  # fmt: skip
+    )

@@ -30,9 +30,15 @@ class HyperPod(EnvironmentStack):
         super().__init__(scope, settings, names.Stack.HYPERPOD, description="HyperPod cluster with its dependency chart, role and scripts")
         # There are no nodes yet: waiting for this chart's pods would wait for ever.
         dependencies = chart(
-            self, "DependencyChart", cluster=existing_cluster(self), source=charts.dependency_chart(settings), release=names.DEPENDENCY_CHART_RELEASE,
-            namespace=names.DEPENDENCY_CHART_NAMESPACE, values=charts.dependency_values(settings).rendered(), wait=False,
-        )  # fmt: skip
+            self,
+            "DependencyChart",
+            cluster=existing_cluster(self),
+            source=charts.dependency_chart(settings),
+            release=names.DEPENDENCY_CHART_RELEASE,
+            namespace=names.DEPENDENCY_CHART_NAMESPACE,
+            values=charts.dependency_values(settings).rendered(),
+            wait=False,
+        )
         bucket = self._bucket()
         scripts, uri = self._scripts(bucket)
         executor = self._execution_role(bucket)
@@ -66,19 +72,33 @@ class HyperPod(EnvironmentStack):
             options["tiered_storage_config"] = {"mode": "Enable", "instanceMemoryAllocationPercentage": wanted.tiered_storage_percent}
         if wanted.autoscaling == "karpenter":
             scaler = role(
-                self, "ScalerRole", principal=iam.ServicePrincipal("hyperpod.sagemaker.amazonaws.com"), description="Adds and removes nodes",
-                allow=[Allow(["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"], [f"arn:{self.partition}:sagemaker:{self.region}:{self.account}:cluster/*"],
-                             why="the cluster's ARN ends in an id that SageMaker chooses")],
-            )  # fmt: skip
+                self,
+                "ScalerRole",
+                principal=iam.ServicePrincipal("hyperpod.sagemaker.amazonaws.com"),
+                description="Adds and removes nodes",
+                allow=[
+                    Allow(
+                        ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
+                        [f"arn:{self.partition}:sagemaker:{self.region}:{self.account}:cluster/*"],
+                        why="the cluster's ARN ends in an id that SageMaker chooses",
+                    )
+                ],
+            )
             options |= {"auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"}, "cluster_role": scaler.role_arn}
         return options
 
     def _bucket(self) -> s3.Bucket:
         return s3.Bucket(
-            self, "Scripts", bucket_name=names.lifecycle_bucket(self.settings), enforce_ssl=True, minimum_tls_version=1.2,
-            block_public_access=s3.BlockPublicAccess.BLOCK_ALL, object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-            encryption=s3.BucketEncryption.S3_MANAGED, removal_policy=RemovalPolicy.DESTROY,
-        )  # fmt: skip
+            self,
+            "Scripts",
+            bucket_name=names.lifecycle_bucket(self.settings),
+            enforce_ssl=True,
+            minimum_tls_version=1.2,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
 
     def _scripts(self, bucket: s3.Bucket) -> tuple[Construct, str]:
         """Put the script under a prefix that names its content: a new script is a new address, which HyperPod takes without interruption."""
@@ -86,16 +106,27 @@ class HyperPod(EnvironmentStack):
         prefix = f"lifecycle/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         arn = bucket_arn(self, bucket.bucket_name)
         writer = function(
-            self, "WriteScripts", handler="lifecycle_scripts.handler", description="Puts HyperPod's lifecycle scripts into their bucket",
+            self,
+            "WriteScripts",
+            handler="lifecycle_scripts.handler",
+            description="Puts HyperPod's lifecycle scripts into their bucket",
             allow=[
                 Allow(["s3:ListBucketVersions", "s3:ListBucketMultipartUploads"], [arn]),
-                Allow(["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"], [f"{arn}/*"], why="every object of this bucket"),
+                Allow(
+                    ["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:AbortMultipartUpload"],
+                    [f"{arn}/*"],
+                    why="every object of this bucket",
+                ),
             ],
-        )  # fmt: skip
+        )
         written = resource(
-            self, "LifecycleScripts", kind="LifecycleScripts", token=writer.function_arn, timeout_minutes=6,
+            self,
+            "LifecycleScripts",
+            kind="LifecycleScripts",
+            token=writer.function_arn,
+            timeout_minutes=6,
             properties={"Bucket": bucket.bucket_name, "Prefix": prefix, "Scripts": {SCRIPT.name: text}},
-        )  # fmt: skip
+        )
         written.node.add_dependency(bucket)
         return written, f"s3://{bucket.bucket_name}/{prefix}"
 
@@ -104,8 +135,10 @@ class HyperPod(EnvironmentStack):
         ec2 = f"arn:{self.partition}:ec2:{self.region}:{self.account}"
         interfaces = [f"{ec2}:instance/*", f"{ec2}:network-interface/*"]
         places = [
-            f"{ec2}:vpc/{self.read(Shared.VPC)}", f"{ec2}:subnet/{self.read(Shared.HYPERPOD_SUBNET)}", f"{ec2}:security-group/{self.read(Shared.NODES_GROUP)}",
-        ]  # fmt: skip
+            f"{ec2}:vpc/{self.read(Shared.VPC)}",
+            f"{ec2}:subnet/{self.read(Shared.HYPERPOD_SUBNET)}",
+            f"{ec2}:security-group/{self.read(Shared.NODES_GROUP)}",
+        ]
         return role(
             self,
             "ExecutionRole",
@@ -113,28 +146,52 @@ class HyperPod(EnvironmentStack):
             description="HyperPod nodes",
             managed=["AmazonSageMakerClusterInstanceRolePolicy"],
             allow=[
-                Allow(["ec2:AttachNetworkInterface", "ec2:DetachNetworkInterface"], interfaces, why="interfaces of nodes have no id before they are made"),
                 Allow(
-                    ["ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
-                     "ec2:DeleteNetworkInterfacePermission", "ec2:ModifyNetworkInterfaceAttribute", "ec2:UnassignPrivateIpAddresses"],
-                    [*interfaces, *places], why="interfaces of nodes have no id before they are made",
+                    ["ec2:AttachNetworkInterface", "ec2:DetachNetworkInterface"],
+                    interfaces,
+                    why="interfaces of nodes have no id before they are made",
+                ),
+                Allow(
+                    [
+                        "ec2:AssignPrivateIpAddresses",
+                        "ec2:CreateNetworkInterface",
+                        "ec2:CreateNetworkInterfacePermission",
+                        "ec2:DeleteNetworkInterface",
+                        "ec2:DeleteNetworkInterfacePermission",
+                        "ec2:ModifyNetworkInterfaceAttribute",
+                        "ec2:UnassignPrivateIpAddresses",
+                    ],
+                    [*interfaces, *places],
+                    why="interfaces of nodes have no id before they are made",
                 ),
                 Allow(["ec2:CreateTags"], [f"{ec2}:network-interface/*"], why="interfaces of nodes have no id before they are made"),
                 Allow(
-                    ["ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeNetworkInterfaces", "ec2:DescribeTags", "ec2:DescribeSubnets",
-                     "ec2:DescribeVpcs", "ec2:DescribeDhcpOptions", "ec2:DescribeSecurityGroups", "ecr:GetAuthorizationToken", "cloudwatch:DescribeAlarms"],
-                    ["*"], why="these actions know no resource",
+                    [
+                        "ec2:DescribeInstances",
+                        "ec2:DescribeInstanceTypes",
+                        "ec2:DescribeNetworkInterfaces",
+                        "ec2:DescribeTags",
+                        "ec2:DescribeSubnets",
+                        "ec2:DescribeVpcs",
+                        "ec2:DescribeDhcpOptions",
+                        "ec2:DescribeSecurityGroups",
+                        "ecr:GetAuthorizationToken",
+                        "cloudwatch:DescribeAlarms",
+                    ],
+                    ["*"],
+                    why="these actions know no resource",
                 ),
                 Allow(
                     ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-                    [f"arn:{self.partition}:ecr:{self.region}:*:repository/*"], why="add-ons pull from AWS's own registries, whose accounts differ by region",
+                    [f"arn:{self.partition}:ecr:{self.region}:*:repository/*"],
+                    why="add-ons pull from AWS's own registries, whose accounts differ by region",
                 ),
                 # The Pod Identity agent runs with the node's role.
                 Allow(["eks-auth:AssumeRoleForPodIdentity"], [cluster_arn(self)]),
                 Allow(["s3:ListBucket"], [bucket_arn(self, bucket.bucket_name)]),
                 Allow(["s3:GetObject"], [bucket_arn(self, bucket.bucket_name, "*")], why="every script of this bucket"),
             ],
-        )  # fmt: skip
+        )
 
 
 def _group(group: InstanceGroup, *, role_arn: str, scripts: str) -> dict[str, Any]:

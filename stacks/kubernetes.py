@@ -37,7 +37,12 @@ def existing_cluster(stack: EnvironmentStack) -> eks.ICluster:
 
 
 def manifest(
-    stack: EnvironmentStack, construct_id: str, *, cluster: eks.ICluster, objects: Sequence[Mapping[str, Any]], after: Sequence[IDependable] = ()
+    stack: EnvironmentStack,
+    construct_id: str,
+    *,
+    cluster: eks.ICluster,
+    objects: Sequence[Mapping[str, Any]],
+    after: Sequence[IDependable] = (),
 ) -> eks.KubernetesManifest:
     """Objects that are created together, after what they need, and deleted before it."""
     made = eks.KubernetesManifest(stack, construct_id, cluster=cluster, manifest=list(objects), overwrite=True)
@@ -96,7 +101,8 @@ def addon(
         addon_version=stack.settings.version_set.platform.addons[name],
         cluster_name=names.eks_cluster(stack.settings),
         configuration_values=json.dumps(configuration, sort_keys=True, separators=(",", ":")) if configuration else None,
-        pod_identity_associations=[{"serviceAccount": account, "roleArn": arn} for account, arn in (service_account_roles or {}).items()] or None,
+        pod_identity_associations=[{"serviceAccount": account, "roleArn": arn} for account, arn in (service_account_roles or {}).items()]
+        or None,
         preserve_on_delete=False,
         resolve_conflicts="OVERWRITE",
         tags=[{"key": key, "value": value} for key, value in (tags or {}).items()] or None,
@@ -104,7 +110,12 @@ def addon(
 
 
 def access(
-    stack: EnvironmentStack, construct_id: str, *, principal: str, policies: Sequence[tuple[str, Sequence[str]]] = (), groups: Sequence[str] = ()
+    stack: EnvironmentStack,
+    construct_id: str,
+    *,
+    principal: str,
+    policies: Sequence[tuple[str, Sequence[str]]] = (),
+    groups: Sequence[str] = (),
 ) -> eks.CfnAccessEntry:
     """An access entry. `policies` pairs a cluster access policy with the namespaces it holds in; no namespace is the whole cluster."""
     return eks.CfnAccessEntry(

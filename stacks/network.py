@@ -24,8 +24,20 @@ from stacks.stack import EnvironmentStack, Settings, Shared
 # Interface endpoints that a network without a way out needs. `lambda` is not in AWS's list: CDK's kubectl provider invokes its
 # handler from inside the VPC. https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html
 CLOSED_ENDPOINTS = (
-    "sagemaker.api", "eks", "eks-auth", "ec2", "elasticloadbalancing", "ecr.api", "ecr.dkr", "sts", "kms", "logs", "monitoring", "fsx", "lambda",
-)  # fmt: skip
+    "sagemaker.api",
+    "eks",
+    "eks-auth",
+    "ec2",
+    "elasticloadbalancing",
+    "ecr.api",
+    "ecr.dkr",
+    "sts",
+    "kms",
+    "logs",
+    "monitoring",
+    "fsx",
+    "lambda",
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,13 @@ class Network(EnvironmentStack):
         self._zones = settings.network.availability_zone_ids
         self._ranges = ranges(settings.network.cidr, len(self._zones))
         vpc = ec2.CfnVPC(
-            self, "Vpc", cidr_block=settings.network.cidr, enable_dns_hostnames=True, enable_dns_support=True,
+            self,
+            "Vpc",
+            cidr_block=settings.network.cidr,
+            enable_dns_hostnames=True,
+            enable_dns_support=True,
             tags=[{"key": "Name", "value": f"{names.PREFIX}-{settings.name}"}],
-        )  # fmt: skip
+        )
         second = ec2.CfnVPCCidrBlock(self, "HyperPodRange", vpc_id=vpc.ref, cidr_block=settings.network.hyperpod_cidr)
         private = ec2.CfnRouteTable(self, "PrivateRoutes", vpc_id=vpc.ref)
         cluster = [
@@ -69,9 +85,13 @@ class Network(EnvironmentStack):
         nodes = self._subnet("HyperPodSubnet", vpc, cidr=settings.network.hyperpod_cidr, zone=self._zones[0], routes=private)
         nodes.add_resource_dependency(second)
         ec2.CfnVPCEndpoint(
-            self, "S3Endpoint", vpc_id=vpc.ref, vpc_endpoint_type="Gateway", service_name=f"com.amazonaws.{self.region}.s3",
+            self,
+            "S3Endpoint",
+            vpc_id=vpc.ref,
+            vpc_endpoint_type="Gateway",
+            service_name=f"com.amazonaws.{self.region}.s3",
             route_table_ids=[private.ref],
-        )  # fmt: skip
+        )
         groups = SecurityGroups(self, vpc_id=vpc.ref, cidrs=(settings.network.cidr, settings.network.hyperpod_cidr))
         if settings.network.egress == "nat":
             self._way_out(vpc, private)
@@ -84,11 +104,19 @@ class Network(EnvironmentStack):
             for kept in (vpc, second, nodes, groups.nodes, groups.file_system):
                 kept.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)
 
-    def _subnet(self, construct_id: str, vpc: ec2.CfnVPC, *, cidr: str, zone: str, routes: ec2.CfnRouteTable, tag: str | None = None) -> ec2.CfnSubnet:
+    def _subnet(
+        self, construct_id: str, vpc: ec2.CfnVPC, *, cidr: str, zone: str, routes: ec2.CfnRouteTable, tag: str | None = None
+    ) -> ec2.CfnSubnet:
         subnet = ec2.CfnSubnet(
-            self, construct_id, vpc_id=vpc.ref, cidr_block=cidr, availability_zone_id=zone, map_public_ip_on_launch=False,
-            tags=[{"key": "Name", "value": f"{names.PREFIX}-{self.settings.name}-{construct_id}"}] + ([{"key": tag, "value": "1"}] if tag else []),
-        )  # fmt: skip
+            self,
+            construct_id,
+            vpc_id=vpc.ref,
+            cidr_block=cidr,
+            availability_zone_id=zone,
+            map_public_ip_on_launch=False,
+            tags=[{"key": "Name", "value": f"{names.PREFIX}-{self.settings.name}-{construct_id}"}]
+            + ([{"key": tag, "value": "1"}] if tag else []),
+        )
         ec2.CfnSubnetRouteTableAssociation(self, f"{construct_id}Routes", subnet_id=subnet.ref, route_table_id=routes.ref)
         return subnet
 
@@ -97,7 +125,9 @@ class Network(EnvironmentStack):
         gateway = ec2.CfnInternetGateway(self, "InternetGateway")
         attached = ec2.CfnVPCGatewayAttachment(self, "InternetGatewayAttachment", vpc_id=vpc.ref, internet_gateway_id=gateway.ref)
         public = ec2.CfnRouteTable(self, "PublicRoutes", vpc_id=vpc.ref)
-        route = ec2.CfnRoute(self, "PublicDefaultRoute", route_table_id=public.ref, destination_cidr_block="0.0.0.0/0", gateway_id=gateway.ref)
+        route = ec2.CfnRoute(
+            self, "PublicDefaultRoute", route_table_id=public.ref, destination_cidr_block="0.0.0.0/0", gateway_id=gateway.ref
+        )
         route.add_resource_dependency(attached)
         subnets = [
             self._subnet(f"PublicSubnet{number}", vpc, cidr=cidr, zone=zone, routes=public, tag="kubernetes.io/role/elb")
@@ -119,24 +149,41 @@ class Network(EnvironmentStack):
         group = groups.endpoints(self)
         for service in services:
             ec2.CfnVPCEndpoint(
-                self, "Endpoint" + "".join(part.capitalize() for part in service.replace(".", "-").split("-")),
-                vpc_id=vpc.ref, vpc_endpoint_type="Interface", service_name=f"com.amazonaws.{self.region}.{service}",
-                private_dns_enabled=True, security_group_ids=[group.attr_group_id], subnet_ids=[subnet.ref for subnet in subnets],
-            )  # fmt: skip
+                self,
+                "Endpoint" + "".join(part.capitalize() for part in service.replace(".", "-").split("-")),
+                vpc_id=vpc.ref,
+                vpc_endpoint_type="Interface",
+                service_name=f"com.amazonaws.{self.region}.{service}",
+                private_dns_enabled=True,
+                security_group_ids=[group.attr_group_id],
+                subnet_ids=[subnet.ref for subnet in subnets],
+            )
 
     def _flow_log(self, vpc: ec2.CfnVPC) -> None:
         group = log_group(self, "FlowLogs")
         writer = role(
-            self, "FlowLogRole", principal=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"), description="Writes the VPC's flow log",
+            self,
+            "FlowLogRole",
+            principal=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"),
+            description="Writes the VPC's flow log",
             allow=[
-                Allow(["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"], [group.log_group_arn],
-                      why="`:*` names the streams of this one group"),
+                Allow(
+                    ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"],
+                    [group.log_group_arn],
+                    why="`:*` names the streams of this one group",
+                ),
             ],
-        )  # fmt: skip
+        )
         ec2.CfnFlowLog(
-            self, "FlowLog", resource_id=vpc.ref, resource_type="VPC", traffic_type="REJECT", log_destination_type="cloud-watch-logs",
-            log_group_name=group.log_group_name, deliver_logs_permission_arn=writer.role_arn,
-        )  # fmt: skip
+            self,
+            "FlowLog",
+            resource_id=vpc.ref,
+            resource_type="VPC",
+            traffic_type="REJECT",
+            log_destination_type="cloud-watch-logs",
+            log_group_name=group.log_group_name,
+            deliver_logs_permission_arn=writer.role_arn,
+        )
 
     def _share(self, vpc: str, nodes: str, cluster: list[str] | tuple[str, ...]) -> None:
         self.publish(Shared.VPC, vpc)

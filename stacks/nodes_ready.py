@@ -26,27 +26,47 @@ class NodesReady(EnvironmentStack):
         clusters = f"arn:{self.partition}:sagemaker:{self.region}:{self.account}:cluster/*"
         begin = function(self, "Begin", handler="nodes_ready.on_event", description="Begins to wait for nodes")
         ready = function(
-            self, "Ready", handler="nodes_ready.is_complete", description="Looks whether all nodes are ready", in_network=True,
+            self,
+            "Ready",
+            handler="nodes_ready.is_complete",
+            description="Looks whether all nodes are ready",
+            in_network=True,
             allow=[
-                Allow(["sagemaker:ListClusterNodes", "sagemaker:ListClusterEvents", "sagemaker:DescribeCluster"], [clusters],
-                      why="the cluster's ARN ends in an id that SageMaker chooses"),
+                Allow(
+                    ["sagemaker:ListClusterNodes", "sagemaker:ListClusterEvents", "sagemaker:DescribeCluster"],
+                    [clusters],
+                    why="the cluster's ARN ends in an id that SageMaker chooses",
+                ),
                 Allow(["eks:DescribeCluster"], [cluster_arn(self)]),
             ],
-        )  # fmt: skip
+        )
         # The only policy of EKS that shows nodes without letting anything be changed.
         seen = access(self, "ReadyAccess", principal=ready.role.role_arn if ready.role else "", policies=[("AmazonEKSAdminViewPolicy", ())])
         provider = cr.Provider(
-            self, "Provider", on_event_handler=begin, is_complete_handler=ready, query_interval=Duration.seconds(10),
-            total_timeout=Duration.minutes(minutes + 1), log_group=ready.log_group,
-        )  # fmt: skip
+            self,
+            "Provider",
+            on_event_handler=begin,
+            is_complete_handler=ready,
+            query_interval=Duration.seconds(10),
+            total_timeout=Duration.minutes(minutes + 1),
+            log_group=ready.log_group,
+        )
         waited = resource(
-            self, "Nodes", kind="NodesReady", token=provider.service_token, timeout_minutes=minutes + 2,
+            self,
+            "Nodes",
+            kind="NodesReady",
+            token=provider.service_token,
+            timeout_minutes=minutes + 2,
             properties={
                 "ClusterName": names.hyperpod_cluster(settings),
                 "EksClusterName": names.eks_cluster(settings),
                 "TimeoutMinutes": str(minutes),
-                "Groups": [{"Name": group.name, "Count": str(group.count), "Gpus": str(group.instance.gpus)} for group in settings.instance_groups],
+                "Groups": [
+                    {"Name": group.name, "Count": str(group.count), "Gpus": str(group.instance.gpus)} for group in settings.instance_groups
+                ],
             },
-        )  # fmt: skip
+        )
         waited.node.add_dependency(seen)
-        self.publish(names.Parameter.NODES_READY, ",".join(f"{group.name}={group.count}" for group in settings.instance_groups)).node.add_dependency(waited)
+        self.publish(
+            names.Parameter.NODES_READY, ",".join(f"{group.name}={group.count}" for group in settings.instance_groups)
+        ).node.add_dependency(waited)

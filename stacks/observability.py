@@ -27,21 +27,37 @@ class Observability(EnvironmentStack):
         super().__init__(scope, settings, names.Stack.OBSERVABILITY, description="HyperPod observability add-on and alarms")
         groups = f"arn:{self.partition}:logs:{self.region}:{self.account}:log-group:/aws/sagemaker/Clusters/*"
         collector = role(
-            self, "CollectorRole", principal=pod_principal(self), description="Collector of the observability add-on",
+            self,
+            "CollectorRole",
+            principal=pod_principal(self),
+            description="Collector of the observability add-on",
             allow=[
                 Allow(["aps:RemoteWrite"], [self.read(names.Parameter.PROMETHEUS_ARN)]),
                 Allow(
-                    ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogGroups", "logs:DescribeLogStreams", "logs:PutLogEvents",
-                     "logs:GetLogEvents", "logs:FilterLogEvents", "logs:StartQuery"],
-                    [groups, f"{groups}:log-stream:*"], why="HyperPod's log groups end in an id that SageMaker chooses",
+                    [
+                        "logs:CreateLogGroup",
+                        "logs:CreateLogStream",
+                        "logs:DescribeLogGroups",
+                        "logs:DescribeLogStreams",
+                        "logs:PutLogEvents",
+                        "logs:GetLogEvents",
+                        "logs:FilterLogEvents",
+                        "logs:StartQuery",
+                    ],
+                    [groups, f"{groups}:log-stream:*"],
+                    why="HyperPod's log groups end in an id that SageMaker chooses",
                 ),
                 Allow(["logs:GetLogRecord", "logs:GetQueryResults", "logs:StopQuery"], ["*"], why="these actions know no resource"),
             ],
-        )  # fmt: skip
+        )
         addon(
-            self, "AddOn", names.OBSERVABILITY_ADDON, configuration=self._configuration(), tags={"SageMaker": "true"},
+            self,
+            "AddOn",
+            names.OBSERVABILITY_ADDON,
+            configuration=self._configuration(),
+            tags={"SageMaker": "true"},
             service_account_roles={names.OBSERVABILITY_SERVICE_ACCOUNT: collector.role_arn},
-        )  # fmt: skip
+        )
         self._file_system_alarm()
         if settings.observability.monthly_budget_usd:
             self._budget(settings.observability.monthly_budget_usd)
@@ -59,9 +75,14 @@ class Observability(EnvironmentStack):
             "networkMetrics": wanted.network_metrics,
             "rayMetrics": wanted.ray_metrics,
         }
-        metrics: dict[str, Any] = {name: {"level": level, "scrapeInterval": wanted.scrape_interval_seconds} for name, level in levels.items()}
+        metrics: dict[str, Any] = {
+            name: {"level": level, "scrapeInterval": wanted.scrape_interval_seconds} for name, level in levels.items()
+        }
         configuration: dict[str, Any] = {
-            "ampWorkspace": {"prometheusEndpoint": self.read(names.Parameter.PROMETHEUS_ENDPOINT), "arn": self.read(names.Parameter.PROMETHEUS_ARN)},
+            "ampWorkspace": {
+                "prometheusEndpoint": self.read(names.Parameter.PROMETHEUS_ENDPOINT),
+                "arn": self.read(names.Parameter.PROMETHEUS_ARN),
+            },
             "metricsProvider": {**metrics, "logging": {"enabled": wanted.logging}},
         }
         if wanted.grafana != "none":
@@ -73,18 +94,29 @@ class Observability(EnvironmentStack):
         """Free space below a share of the whole: a full file system ends a run at its next checkpoint."""
         capacity = self.settings.storage.file_system.capacity_gib * 2**30
         cloudwatch.CfnAlarm(
-            self, "FileSystemNearlyFull", alarm_description=f"The file system is more than {FILE_SYSTEM_FULL_PERCENT} % full",
-            namespace="AWS/FSx", metric_name="FreeDataStorageCapacity", statistic="Sum", period=300, evaluation_periods=3,
+            self,
+            "FileSystemNearlyFull",
+            alarm_description=f"The file system is more than {FILE_SYSTEM_FULL_PERCENT} % full",
+            namespace="AWS/FSx",
+            metric_name="FreeDataStorageCapacity",
+            statistic="Sum",
+            period=300,
+            evaluation_periods=3,
             dimensions=[{"name": "FileSystemId", "value": self.read(names.Parameter.FILE_SYSTEM_ID)}],
-            comparison_operator="LessThanThreshold", threshold=capacity * (100 - FILE_SYSTEM_FULL_PERCENT) // 100, treat_missing_data="missing",
-        )  # fmt: skip
+            comparison_operator="LessThanThreshold",
+            threshold=capacity * (100 - FILE_SYSTEM_FULL_PERCENT) // 100,
+            treat_missing_data="missing",
+        )
 
     def _budget(self, usd: int) -> None:
         budgets.CfnBudget(
-            self, "Budget",
+            self,
+            "Budget",
             budget={
-                "budgetName": f"{names.PREFIX}-{self.settings.name}", "budgetType": "COST", "timeUnit": "MONTHLY",
+                "budgetName": f"{names.PREFIX}-{self.settings.name}",
+                "budgetType": "COST",
+                "timeUnit": "MONTHLY",
                 "budgetLimit": {"amount": usd, "unit": "USD"},
                 "costFilters": {"TagKeyValue": [f"user:hyperpod-rl-environment${self.settings.name}"]},
             },
-        )  # fmt: skip
+        )

@@ -30,9 +30,15 @@ class Platform(EnvironmentStack):
         if settings.hyperpod.task_governance:
             addons.append(addon(self, "TaskGovernance", TASK_GOVERNANCE))
         kuberay = chart(
-            self, "KubeRay", cluster=cluster, source=charts.kuberay(settings), release="kuberay-operator", namespace=names.KUBERAY_NAMESPACE,
-            values={}, wait=True,
-        )  # fmt: skip
+            self,
+            "KubeRay",
+            cluster=cluster,
+            source=charts.kuberay(settings),
+            release="kuberay-operator",
+            namespace=names.KUBERAY_NAMESPACE,
+            values={},
+            wait=True,
+        )
         layers = self._objects(cluster, after=(*identities, storage_driver))
         last: list[Construct] = [*addons, *identities, kuberay, *layers]
         if charts.wants_endpoint_operator(settings):
@@ -48,25 +54,34 @@ class Platform(EnvironmentStack):
         if settings.storage.encryption == "kms":
             key = [Allow(["kms:Decrypt", "kms:GenerateDataKey"], [self.read(Shared.STORAGE_KEY)])]
         training = [
-            Allow(["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"], [bucket_arn(self, bucket, f"{names.RUNS_PREFIX}*")],
-                  why="every object of its own prefix"),
+            Allow(
+                ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"],
+                [bucket_arn(self, bucket, f"{names.RUNS_PREFIX}*")],
+                why="every object of its own prefix",
+            ),
             Allow(["s3:ListBucket"], [bucket_arn(self, bucket)], {"StringLike": {"s3:prefix": [f"{names.RUNS_PREFIX}*"]}}),
-        ]  # fmt: skip
+        ]
         serving = [
             Allow(["s3:GetObject"], [bucket_arn(self, bucket, f"{names.ADAPTER_PREFIX}*")], why="every adapter"),
             Allow(["s3:ListBucket"], [bucket_arn(self, bucket)], {"StringLike": {"s3:prefix": [f"{names.ADAPTER_PREFIX}*"]}}),
-        ]  # fmt: skip
+        ]
         return [
             self._identity("Training", settings.ray_cluster.namespace, names.TRAINING_SERVICE_ACCOUNT, [*training, *key]),
             self._identity("Serving", settings.serving.namespace, names.SERVING_SERVICE_ACCOUNT, [*serving, *key]),
         ]
 
     def _identity(self, workload: str, namespace: str, service_account: str, allow: list[Allow]) -> eks.CfnPodIdentityAssociation:
-        worker = role(self, f"{workload}Role", principal=pod_principal(self), allow=allow, description=f"Pods of {namespace}/{service_account}")
+        worker = role(
+            self, f"{workload}Role", principal=pod_principal(self), allow=allow, description=f"Pods of {namespace}/{service_account}"
+        )
         return eks.CfnPodIdentityAssociation(
-            self, f"{workload}Identity", cluster_name=names.eks_cluster(self.settings), namespace=namespace, service_account=service_account,
+            self,
+            f"{workload}Identity",
+            cluster_name=names.eks_cluster(self.settings),
+            namespace=namespace,
+            service_account=service_account,
             role_arn=worker.role_arn,
-        )  # fmt: skip
+        )
 
     def _objects(self, cluster: eks.ICluster, *, after: tuple[Construct, ...]) -> list[eks.KubernetesManifest]:
         """The `platform` chart of dist/, in three layers, so that each finds on delete what it needs: namespaces, objects, jobs."""
@@ -91,21 +106,38 @@ class Platform(EnvironmentStack):
             "certManager": {"enable": True},
         } | ({"domain": domain.name} if domain else {})
         return chart(
-            self, "EndpointOperator", cluster=cluster, source=charts.endpoint_operator(self.settings), release=charts.ENDPOINT_OPERATOR,
-            namespace=names.ENDPOINT_OPERATOR_NAMESPACE, values=values, wait=True, after=[after],
-        )  # fmt: skip
+            self,
+            "EndpointOperator",
+            cluster=cluster,
+            source=charts.endpoint_operator(self.settings),
+            release=charts.ENDPOINT_OPERATOR,
+            namespace=names.ENDPOINT_OPERATOR_NAMESPACE,
+            values=values,
+            wait=True,
+            after=[after],
+        )
 
     def _drain(self, cluster: eks.ICluster, last: list[Construct]) -> None:
         """Everything else comes before it and goes after it."""
         drainer = function(
-            self, "DrainFunction", handler="drain.handler", description="Removes Ray objects and load balancers on delete", minutes=15, in_network=True,
+            self,
+            "DrainFunction",
+            handler="drain.handler",
+            description="Removes Ray objects and load balancers on delete",
+            minutes=15,
+            in_network=True,
             allow=[Allow(["eks:DescribeCluster"], [cluster_arn(self)])],
-        )  # fmt: skip
+        )
         assert drainer.role is not None
         entry = access(self, "DrainAccess", principal=drainer.role.role_arn, groups=[DRAIN_GROUP])
         rights = manifest(self, "DrainRights", cluster=cluster, objects=_drain_rights())
         drain = resource(
-            self, "Drain", kind="Drain", token=drainer.function_arn, properties={"ClusterName": names.eks_cluster(self.settings)}, timeout_minutes=16
+            self,
+            "Drain",
+            kind="Drain",
+            token=drainer.function_arn,
+            properties={"ClusterName": names.eks_cluster(self.settings)},
+            timeout_minutes=16,
         )
         drain.node.add_dependency(entry, rights, *last)
 
@@ -115,7 +147,9 @@ def _drain_rights() -> list[dict[str, object]]:
     verbs = ["get", "list", "delete"]
     return [
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "hyperpod-rl-drain"},
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "hyperpod-rl-drain"},
             "rules": [
                 {"apiGroups": ["ray.io"], "resources": ["rayclusters", "rayjobs", "rayservices", "raycronjobs"], "verbs": verbs},
                 {"apiGroups": [""], "resources": ["services"], "verbs": verbs},
@@ -123,8 +157,10 @@ def _drain_rights() -> list[dict[str, object]]:
             ],
         },
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "hyperpod-rl-drain"},
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "hyperpod-rl-drain"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hyperpod-rl-drain"},
             "subjects": [{"kind": "Group", "name": DRAIN_GROUP, "apiGroup": "rbac.authorization.k8s.io"}],
         },
-    ]  # fmt: skip
+    ]

@@ -32,14 +32,24 @@ class Allow:
 
 
 def role(
-    scope: Construct, construct_id: str, *, principal: iam.IPrincipal, allow: Sequence[Allow] = (), managed: Sequence[str] = (), description: str
+    scope: Construct,
+    construct_id: str,
+    *,
+    principal: iam.IPrincipal,
+    allow: Sequence[Allow] = (),
+    managed: Sequence[str] = (),
+    description: str,
 ) -> iam.Role:
     """A role with one inline policy; `managed` are names of AWS managed policies."""
     documents = {"own": iam.PolicyDocument(statements=[_statement(entry) for entry in allow])} if allow else None
     return iam.Role(
-        scope, construct_id, assumed_by=principal, description=description, inline_policies=documents,
+        scope,
+        construct_id,
+        assumed_by=principal,
+        description=description,
+        inline_policies=documents,
         managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name(name) for name in managed],
-    )  # fmt: skip
+    )
 
 
 def pod_principal(stack: EnvironmentStack) -> iam.IPrincipal:

@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from aws_cdk import aws_ec2 as ec2
 
@@ -15,7 +16,13 @@ from config.names import LUSTRE_PORTS
 from stacks.stack import EnvironmentStack, Shared
 
 # A rule that matches nothing: it keeps EC2 from adding its rule to everywhere.
-_NOTHING = {"ipProtocol": "icmp", "fromPort": 252, "toPort": 86, "cidrIp": "255.255.255.255/32", "description": "Nothing leaves but by the rules beside this"}
+_NOTHING: dict[str, Any] = {
+    "ipProtocol": "icmp",
+    "fromPort": 252,
+    "toPort": 86,
+    "cidrIp": "255.255.255.255/32",
+    "description": "Nothing leaves but by the rules beside this",
+}
 Ports = tuple[int, int]
 HTTPS: Ports = (443, 443)
 # Webhooks of controllers listen where they like; 988 and the rest of the low ports are not among them.
@@ -58,17 +65,25 @@ class SecurityGroups:
     def endpoints(self, stack: EnvironmentStack) -> ec2.CfnSecurityGroup:
         """A group for interface endpoints: HTTPS from inside the VPC."""
         return ec2.CfnSecurityGroup(
-            stack, "EndpointsGroup", group_description="Interface endpoints", vpc_id=self._vpc, security_group_egress=[_NOTHING],
+            stack,
+            "EndpointsGroup",
+            group_description="Interface endpoints",
+            vpc_id=self._vpc,
+            security_group_egress=[_NOTHING],
             security_group_ingress=[
                 {"ipProtocol": "tcp", "fromPort": 443, "toPort": 443, "cidrIp": cidr, "description": "From the VPC"} for cidr in self._cidrs
             ],
-        )  # fmt: skip
+        )
 
-    def _group(self, name: str, description: str, *, egress: Sequence[dict[str, object]] = ()) -> ec2.CfnSecurityGroup:
+    def _group(self, name: str, description: str, *, egress: Sequence[dict[str, Any]] = ()) -> ec2.CfnSecurityGroup:
         return ec2.CfnSecurityGroup(
-            self._stack, f"{name}Group", group_description=description, vpc_id=self._vpc, security_group_egress=list(egress) or [_NOTHING],
+            self._stack,
+            f"{name}Group",
+            group_description=description,
+            vpc_id=self._vpc,
+            security_group_egress=list(egress) or [_NOTHING],
             tags=[{"key": "Name", "value": f"{self._stack.stack_name}-{name}"}],
-        )  # fmt: skip
+        )
 
     def _allow(self, source: ec2.CfnSecurityGroup, target: ec2.CfnSecurityGroup, why: str, ports: Ports | None = None) -> None:
         """A rule at the source to let it out and one at the target to let it in; without ports, everything."""
@@ -76,10 +91,22 @@ class SecurityGroups:
         low, high = ports or (None, None)
         pair = f"{source.node.id.removesuffix('Group')}To{target.node.id.removesuffix('Group')}" + ("" if ports is None else str(low))
         ec2.CfnSecurityGroupEgress(
-            self._stack, f"{pair}Egress", group_id=source.attr_group_id, destination_security_group_id=target.attr_group_id,
-            ip_protocol=protocol, from_port=low, to_port=high, description=why,
-        )  # fmt: skip
+            self._stack,
+            f"{pair}Egress",
+            group_id=source.attr_group_id,
+            destination_security_group_id=target.attr_group_id,
+            ip_protocol=protocol,
+            from_port=low,
+            to_port=high,
+            description=why,
+        )
         ec2.CfnSecurityGroupIngress(
-            self._stack, f"{pair}Ingress", group_id=target.attr_group_id, source_security_group_id=source.attr_group_id,
-            ip_protocol=protocol, from_port=low, to_port=high, description=why,
-        )  # fmt: skip
+            self._stack,
+            f"{pair}Ingress",
+            group_id=target.attr_group_id,
+            source_security_group_id=source.attr_group_id,
+            ip_protocol=protocol,
+            from_port=low,
+            to_port=high,
+            description=why,
+        )

@@ -77,15 +77,22 @@ class EnvironmentStack(Stack):
     def publish(self, value: Value, what: str, index: int | None = None) -> SsmParameter:
         """Write a value under its SSM name, for the stacks above and for the launcher."""
         return SsmParameter(
-            self, f"Publish{_logical(value, index)}", name=parameter_name(self.settings, value, index), type="String", value=what,
-        )  # fmt: skip
+            self,
+            f"Publish{_logical(value, index)}",
+            name=parameter_name(self.settings, value, index),
+            type="String",
+            value=what,
+        )
 
     def read(self, value: Value, index: int | None = None) -> str:
         """A token for a value that a stack below published."""
         logical = _logical(value, index)
         found = self.node.try_find_child(logical)
         parameter = found or CfnParameter(
-            self, logical, type="AWS::SSM::Parameter::Value<String>", default=parameter_name(self.settings, value, index),
-        )  # fmt: skip
+            self,
+            logical,
+            type="AWS::SSM::Parameter::Value<String>",
+            default=parameter_name(self.settings, value, index),
+        )
         assert isinstance(parameter, CfnParameter)
         return parameter.value_as_string

@@ -21,24 +21,39 @@ class Studio(EnvironmentStack):
         super().__init__(scope, settings, names.Stack.STUDIO, description="SageMaker Studio domain for Ray")
         clusters = f"arn:{self.partition}:sagemaker:{self.region}:{self.account}:cluster/*"
         user = role(
-            self, "UserRole", principal=iam.ServicePrincipal("sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": self.account}}),
-            description="Studio users", managed=["AmazonSageMakerFullAccess"],
+            self,
+            "UserRole",
+            principal=iam.ServicePrincipal("sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": self.account}}),
+            description="Studio users",
+            managed=["AmazonSageMakerFullAccess"],
             allow=[
                 # AmazonSageMakerFullAccess has no action of EKS.
-                Allow(["eks:DescribeCluster", "eks:AccessKubernetesApi", "eks:MutateViaKubernetesApi", "eks:DescribeAddon"],
-                      [cluster_arn(self), cluster_arn(self).replace(":cluster/", ":addon/") + "/*"], why="the add-ons of this cluster"),
+                Allow(
+                    ["eks:DescribeCluster", "eks:AccessKubernetesApi", "eks:MutateViaKubernetesApi", "eks:DescribeAddon"],
+                    [cluster_arn(self), cluster_arn(self).replace(":cluster/", ":addon/") + "/*"],
+                    why="the add-ons of this cluster",
+                ),
                 Allow(["sagemaker:DescribeCluster"], [clusters], why="the cluster's ARN ends in an id that SageMaker chooses"),
                 Allow(["sagemaker:ListClusters"], ["*"], why="a list names no cluster"),
             ],
-        )  # fmt: skip
+        )
         domain = sagemaker.CfnDomain(
-            self, "Domain", domain_name=f"{names.PREFIX}-{settings.name}", auth_mode="IAM", vpc_id=self.read(Shared.VPC),
+            self,
+            "Domain",
+            domain_name=f"{names.PREFIX}-{settings.name}",
+            auth_mode="IAM",
+            vpc_id=self.read(Shared.VPC),
             # The control plane's subnets: pods take their addresses from the nodes' subnet.
-            subnet_ids=[self.read(Shared.CLUSTER_SUBNET, 1)], app_network_access_type="VpcOnly",
+            subnet_ids=[self.read(Shared.CLUSTER_SUBNET, 1)],
+            app_network_access_type="VpcOnly",
             default_user_settings={"executionRole": user.role_arn, "securityGroups": [self.read(Shared.HANDLER_GROUP)]},
-        )  # fmt: skip
+        )
         sagemaker.CfnUserProfile(
-            self, "User", domain_id=domain.attr_domain_id, user_profile_name=settings.studio.user_profile, user_settings={"executionRole": user.role_arn},
-        )  # fmt: skip
+            self,
+            "User",
+            domain_id=domain.attr_domain_id,
+            user_profile_name=settings.studio.user_profile,
+            user_settings={"executionRole": user.role_arn},
+        )
         policies = [(policy, settings.namespaces) for policy in POLICIES]
         access(self, "UserAccess", principal=user.role_arn, policies=[*policies, ("AmazonSagemakerHyperpodUserClusterPolicy", ())])

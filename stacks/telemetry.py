@@ -23,25 +23,38 @@ class Telemetry(EnvironmentStack):
         name = f"{names.PREFIX}-{settings.name}"
         logs = log_group(self, "PrometheusLogs", name=f"/aws/vendedlogs/prometheus/{name}")
         prometheus = aps.CfnWorkspace(
-            self, "Prometheus", alias=name, logging_configuration={"logGroupArn": f"{logs.log_group_arn}"}, tags=[{"key": "SageMaker", "value": "true"}],
-        )  # fmt: skip
+            self,
+            "Prometheus",
+            alias=name,
+            logging_configuration={"logGroupArn": f"{logs.log_group_arn}"},
+            tags=[{"key": "SageMaker", "value": "true"}],
+        )
         # GetAtt PrometheusEndpoint ends with a slash; the add-on wants it without.
         self.publish(
-            names.Parameter.PROMETHEUS_ENDPOINT, f"https://aps-workspaces.{self.region}.amazonaws.com/workspaces/{prometheus.attr_workspace_id}"
+            names.Parameter.PROMETHEUS_ENDPOINT,
+            f"https://aps-workspaces.{self.region}.amazonaws.com/workspaces/{prometheus.attr_workspace_id}",
         )
         self.publish(names.Parameter.PROMETHEUS_ARN, prometheus.attr_arn)
         if settings.observability.grafana == "none":
             return
         reader = role(
-            self, "GrafanaRole", principal=iam.ServicePrincipal("grafana.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": self.account}}),
+            self,
+            "GrafanaRole",
+            principal=iam.ServicePrincipal("grafana.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": self.account}}),
             description="Grafana reads metrics",
             allow=[
-                Allow(["aps:QueryMetrics", "aps:GetLabels", "aps:GetSeries", "aps:GetMetricMetadata", "aps:DescribeWorkspace"], [prometheus.attr_arn]),
+                Allow(
+                    ["aps:QueryMetrics", "aps:GetLabels", "aps:GetSeries", "aps:GetMetricMetadata", "aps:DescribeWorkspace"],
+                    [prometheus.attr_arn],
+                ),
                 Allow(["aps:ListWorkspaces"], ["*"], why="a list names no workspace"),
-                Allow(["cloudwatch:DescribeAlarms", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics", "tag:GetResources"], ["*"],
-                      why="CloudWatch metrics know no resource"),
+                Allow(
+                    ["cloudwatch:DescribeAlarms", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics", "tag:GetResources"],
+                    ["*"],
+                    why="CloudWatch metrics know no resource",
+                ),
             ],
-        )  # fmt: skip
+        )
         workspace = grafana.CfnWorkspace(
             self,
             "Grafana",

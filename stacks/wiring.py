@@ -23,7 +23,8 @@ def build(scope: Construct, settings: Settings) -> list[Stack]:
     data = _above(Data(scope, settings), network)
     cluster = _above(Cluster(scope, settings), network)
     telemetry = Telemetry(scope, settings) if settings.observability.enabled else None
-    hyperpod = _above(HyperPod(scope, settings), cluster, telemetry)
+    # Above Data, as in AWS's own quick setup: where Data is protected, a `destroy --all` stops there, and by then the nodes are gone.
+    hyperpod = _above(HyperPod(scope, settings), cluster, data, telemetry)
     ready = _above(NodesReady(scope, settings), hyperpod)
     platform = _above(Platform(scope, settings), ready, data)
     stacks = [network, data, cluster, hyperpod, ready, platform]

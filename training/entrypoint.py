@@ -1,7 +1,7 @@
 """The command line that a Ray job runs: a small shell script on the cluster, or just the trainer's command.
 
-The script puts datasets and base model on the shared file system whole or not at all: built beside, then renamed. A guard that
-looks for one file only (`config.json`) takes the half model of an interrupted download for a whole one.
+The script puts the datasets on the shared file system whole or not at all (built beside, then renamed), and starts no trainer
+before the base model is whole. A guard that looks for one file (`config.json`) takes an interrupted copy for a whole model.
 """
 
 from __future__ import annotations
@@ -10,41 +10,32 @@ import shlex
 from collections.abc import Sequence
 
 from config.environment import Environment
+from training.base_model import MARKER
 from training.layout import RunFolder
 
-COMPLETE = ".complete"
+_MODEL = f"""\
+if [ ! -e "$MODEL/{MARKER}" ]; then
+  echo "the base model $MODEL is not there, or not whole: hyperpod-rl cluster up brings it." >&2
+  echo "One that was put there by hand needs the file $MODEL/{MARKER} beside its weights." >&2
+  exit 1
+fi"""
 
 _PREPARE = f"""\
 # prepare FOLDER COMMAND...: makes FOLDER with COMMAND, whole or not at all; COMMAND finds its output folder in $PART
 prepare() {{
   folder=$1; shift
-  if [ -e "$folder/{COMPLETE}" ]; then return 0; fi
+  if [ -e "$folder/{MARKER}" ]; then return 0; fi
   if [ -e "$folder" ]; then
-    echo "$folder exists without $folder/{COMPLETE}: an interrupted copy, or one made by hand." >&2
-    echo "If it is whole: touch $folder/{COMPLETE}; if not: remove it. Then submit again." >&2
+    echo "$folder exists without $folder/{MARKER}: an interrupted copy, or one made by hand." >&2
+    echo "If it is whole: touch $folder/{MARKER}; if not: remove it. Then submit again." >&2
     return 1
   fi
   PART="$folder.part-$RUN_ID"; export PART
   mkdir -p "$PART"
   "$@"
-  touch "$PART/{COMPLETE}"
-  mv -T "$PART" "$folder" || {{ [ -e "$folder/{COMPLETE}" ] && rm -rf "$PART"; }}
+  touch "$PART/{MARKER}"
+  mv -T "$PART" "$folder" || {{ [ -e "$folder/{MARKER}" ] && rm -rf "$PART"; }}
 }}"""
-
-_DOWNLOAD = """\
-import os, shutil, sys
-from pathlib import Path
-from huggingface_hub import snapshot_download
-repository, revision, subfolder = sys.argv[1:]
-part = Path(os.environ["PART"])
-snapshot_download(repository, revision=revision, local_dir=part, allow_patterns=[subfolder + "/*"] if subfolder else None)
-for path in sorted((part / subfolder).iterdir()) if subfolder else []:
-    shutil.move(path, part / path.name)
-if subfolder:
-    shutil.rmtree(part / subfolder)
-if not (part / "config.json").is_file():
-    sys.exit(f"{repository} has no {subfolder}/config.json at revision {revision}")
-"""
 
 
 def dataset_folder(env: Environment, *, rows: int, held_out: bool) -> str:
@@ -76,13 +67,10 @@ def _script(env: Environment, *, run_id: str, folder: RunFolder, trainer: str) -
         # Ray's job table dies with the head; this file says that the attempt was.
         f"mkdir -p {shlex.quote(folder.attempts)}",
         f'date -u +%Y-%m-%dT%H:%M:%SZ > {shlex.quote(folder.attempts)}/"${{HYPERPOD_RL_ATTEMPT:?}}"',
+        f"MODEL={shlex.quote(training.base_model)}",
+        _MODEL,
         _PREPARE,
     ]
-    if training.base_model_repository:
-        arguments = " ".join(
-            shlex.quote(word) for word in (training.base_model_repository, training.base_model_revision, training.base_model_subfolder)
-        )
-        lines.append(f"prepare {shlex.quote(training.base_model)} python -c {shlex.quote(_DOWNLOAD)} {arguments}")
     for rows, held_out in ((training.train_rows, False), (training.eval_rows, True)):
         target = dataset_folder(env, rows=rows, held_out=held_out)
         seed = " --seed" if held_out else ""

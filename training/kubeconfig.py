@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,11 @@ from config.environment import Environment
 from config.load import ROOT
 from config.problems import Problem, Refused, Unreachable
 from training import deployed
+
+CREDENTIAL_VARIABLE = "HYPERPOD_RL_EXEC_CREDENTIAL"
+# The credential that the launcher holds already, else the command that follows.
+_LOGIN = f'if [ -n "${CREDENTIAL_VARIABLE}" ]; then printf %s "${CREDENTIAL_VARIABLE}"; else exec "$@"; fi'
+_credentials: dict[Path, tuple[str, float]] = {}
 
 
 def cache_folder(env: Environment) -> Path:
@@ -66,6 +74,7 @@ def refresh(env: Environment) -> Path:
     target = path(env)
     if not target.is_file() or target.read_text(encoding="utf-8") != text:
         _write(target, text)
+        _credentials.pop(target, None)
     return target
 
 
@@ -73,10 +82,12 @@ def content(env: Environment, *, cluster: str, server: str, authority: str) -> d
     """A kubeconfig (JSON is YAML) as `aws eks update-kubeconfig` writes it; `authority` is the CA certificate in base64."""
     beside = Path(sys.executable).parent / "aws"
     variables = [{"name": name, "value": os.environ[name]} for name in ("AWS_PROFILE",) if os.environ.get(name)]
+    aws = str(beside) if beside.is_file() else shutil.which("aws") or "aws"
+    get_token = [aws, "--region", env.region, "eks", "get-token", "--cluster-name", cluster, "--output", "json"]
     login = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
-        "command": str(beside) if beside.is_file() else shutil.which("aws") or "aws",
-        "args": ["--region", env.region, "eks", "get-token", "--cluster-name", cluster, "--output", "json"],
+        "command": "sh",
+        "args": ["-c", _LOGIN, "sh", *get_token],
         "env": variables or None,
         "interactiveMode": "IfAvailable",
     }
@@ -86,6 +97,28 @@ def content(env: Environment, *, cluster: str, server: str, authority: str) -> d
         "users": [{"name": cluster, "user": {"exec": login}}],
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": cluster, "namespace": env.ray_cluster.namespace}}],
     }  # fmt: skip
+
+
+def credential(config: Path) -> dict[str, str]:
+    """A variable for kubectl's environment that saves it `aws eks get-token`, which takes longer than the call itself.
+
+    The token is asked for once and used until a minute before it ends; it stays in memory. Empty if there is none: kubectl then
+    asks itself, and says what is wrong.
+    """
+    token, until = _credentials.get(config, ("", 0.0))
+    if time.time() < until - 60:
+        return {CREDENTIAL_VARIABLE: token}
+    try:
+        login = json.loads(config.read_text(encoding="utf-8"))["users"][0]["user"]["exec"]
+        extra = {item["name"]: item["value"] for item in login.get("env") or []}
+        command = (login["command"], *login["args"])
+        variables = {key: value for key, value in os.environ.items() if key != CREDENTIAL_VARIABLE} | extra
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=True, stdin=subprocess.DEVNULL)
+        end = datetime.fromisoformat(json.loads(done.stdout)["status"]["expirationTimestamp"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError, subprocess.SubprocessError):
+        return {}
+    _credentials[config] = (done.stdout.strip(), end.timestamp())
+    return {CREDENTIAL_VARIABLE: done.stdout.strip()}
 
 
 def _made_for() -> list[dict[str, Any]]:

@@ -59,7 +59,10 @@ class Kubectl:
     def _once(self, config: Path, arguments: Sequence[str], timeout: float) -> str:
         command = (kubectl(), "--kubeconfig", str(config), f"--request-timeout={round(timeout)}s", *arguments)
         try:
-            done = self.execute(command, capture_output=True, text=True, timeout=timeout + 10, stdin=subprocess.DEVNULL, check=False)
+            variables = {**os.environ, **kubeconfig.credential(config)}
+            done = self.execute(
+                command, capture_output=True, text=True, timeout=timeout + 10, stdin=subprocess.DEVNULL, check=False, env=variables
+            )
         except subprocess.TimeoutExpired:
             raise Unreachable(
                 f"the Kubernetes API server of environment {self.environment.name} did not answer within {timeout:.0f} s"
@@ -105,6 +108,10 @@ class Kubectl:
         except Rejected as error:
             if not _NO_KIND.search(str(error)):
                 raise
+
+    def delete_selected(self, kinds: str, *, namespace: str, selector: str) -> None:
+        """Ask for the deletion of all objects with these labels; no error if there are none. Returns at once."""
+        self.run("delete", kinds, "--namespace", namespace, "--selector", selector, "--ignore-not-found", "--wait=false")
 
 
 def kubectl() -> str:

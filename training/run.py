@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,7 +44,6 @@ class Specification:
     code: Code
     config: str
     folder: str
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def digest(self) -> str:
@@ -74,7 +73,7 @@ class Specification:
         job = self.job(1)
         return {
             "run_id": self.run_id, "environment": self.environment, "folder": self.folder, "specification": self.digest,
-            "overrides": dict(sorted(self.overrides.items())), "job": asdict(job), "notes": list(self.notes),
+            "overrides": dict(sorted(self.overrides.items())), "job": asdict(job),
         }  # fmt: skip
 
 

@@ -56,17 +56,19 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
     return app
 
 
-# The CDK CLI asks for a stack's status, and while it is in progress waits five seconds before it asks again. Holding the
-# answer until the operation is over (or this long) saves those seconds for each stack.
-HOLD_SECONDS = 10.0
+# The CDK CLI asks for a stack's status, and while it is in progress waits five seconds before it asks again: holding the
+# answer until the operation is over (or this long) saves those seconds for each stack. A delete waits for the create or
+# update that runs, which AWS would cancel: ministack would run both side by side, and leave what the create makes last.
+HOLD_SECONDS = {"DescribeStacks": 10.0, "DeleteStack": 50.0}
 
 
 async def _hold(body: bytes) -> None:
     given = urllib.parse.parse_qs(body.decode("utf-8", "replace"))
-    if given.get("Action") != ["DescribeStacks"] or "StackName" not in given:
+    seconds = HOLD_SECONDS.get(given.get("Action", [""])[0], 0.0)
+    if "StackName" not in given:
         return
-    deadline = asyncio.get_running_loop().time() + HOLD_SECONDS
-    while ministack.stack_in_progress(given["StackName"][0]) and asyncio.get_running_loop().time() < deadline:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline and ministack.stack_in_progress(given["StackName"][0]):
         await asyncio.sleep(0.05)
 
 

@@ -7,8 +7,6 @@ resources whose Lambda function died (which CloudFormation would wait for, an ho
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import contextvars
 import logging
 import os
@@ -19,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET, attributes, provider, rules, schemas
-from local.cloud.store import Cloud, Properties
+from local.cloud import ACCOUNT, REGION, SECRET, attributes, eks_clusters, provider, rules, schemas
+from local.cloud.store import Cloud, Properties, Resource
 
 if TYPE_CHECKING:
     from local.kubernetes.cluster import Clusters
@@ -168,7 +166,9 @@ def _fronted(cloud: Cloud, resource_type: str, handler: dict[str, Any]) -> dict[
         provider.validated(resource_type, properties, logical_id)
         provider.judged(cloud, "create", resource_type, logical_id, properties)
         made = handler["create"](logical_id, properties, stack)
-        name, made_attributes = _after_create(cloud, resource_type, logical_id, properties, stack, made)
+        name, made_attributes = made[0], made[1] or {}
+        if resource_type == eks_clusters.EKS:
+            made_attributes = _eks_created(cloud, name, logical_id, properties, stack, made_attributes)
         lacking[name] = {
             k: v for k, v in attributes.attributes(schemas.schema(resource_type), properties).items() if k not in made_attributes
         }
@@ -188,7 +188,8 @@ def _fronted(cloud: Cloud, resource_type: str, handler: dict[str, Any]) -> dict[
     def delete(physical_id: str, properties: Properties, logical_id: str | None = None) -> None:
         cloud.faults.act("delete", logical_id or physical_id, resource_type)
         provider.judged(cloud, "delete", resource_type, logical_id or physical_id, properties, physical_id=physical_id)
-        _before_delete(cloud, resource_type, physical_id)
+        if resource_type == eks_clusters.EKS:
+            eks_clusters.deleted(cloud, physical_id)
         if handler.get("delete_with_logical_id"):
             handler["delete"](physical_id, properties, logical_id)
         else:
@@ -217,62 +218,17 @@ def _install_eks(cloud: Cloud) -> None:
     eks._get_docker = lambda: None  # never a container, even where Docker runs
 
 
-def _after_create(cloud: Cloud, resource_type: str, logical_id: str, properties: Properties, stack: str, made: Any) -> Any:
-    if resource_type != "AWS::EKS::Cluster":
-        return made
+def _eks_created(cloud: Cloud, name: str, logical_id: str, properties: Properties, stack: str, made: Properties) -> Properties:
     from ministack.services import eks
 
-    from local.cloud import backing
-    from local.cloud.store import Resource
-
-    name, made_attributes = made[0], dict(made[1])
-    record = eks._clusters[name]
-    record["status"] = "ACTIVE"
-    if cloud.clusters is not None:
-        cloud.clusters.create(name)
-    if cloud.kubernetes_endpoint is not None:
-        url, authority = cloud.kubernetes_endpoint(name)
-        record["endpoint"] = url
-        cloud.write_kubeconfig(name, url, authority)
-        record["certificateAuthority"] = {"data": base64.b64encode(authority.encode()).decode()}
-    network = properties.get("ResourcesVpcConfig", {})
-    resource = Resource(resource_type, name, logical_id, stack, properties, made_attributes)
-    record["resourcesVpcConfig"].update(backing.add_cluster_security_group(cloud, resource, network.get("SubnetIds", [])))
-    made_attributes.update(eks_attributes(record))
-    for subnet in network.get("SubnetIds", []):
-        backing.add_interface(cloud, resource, subnet, list(network.get("SecurityGroupIds", [])), f"Amazon EKS {name}")
-    cloud.store.add(resource)
-    if properties.get("Logging"):
-        # EKS makes this group and never deletes it: https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html
-        logs = cloud.client("logs")
-        with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
-            logs.create_log_group(logGroupName=f"/aws/eks/{name}/cluster")
-    return name, made_attributes
-
-
-def eks_attributes(record: dict[str, Any]) -> Properties:
-    authority = record["certificateAuthority"].get("data", "")
-    return {
-        "Endpoint": record["endpoint"],
-        "CertificateAuthorityData": authority,
-        "CertificateAuthority.Data": authority,
-        "ClusterSecurityGroupId": record["resourcesVpcConfig"]["clusterSecurityGroupId"],
-        "EncryptionConfigKeyArn": "",
-        "Id": "",
-    }
-
-
-def _before_delete(cloud: Cloud, resource_type: str, physical_id: str) -> None:
-    if resource_type != "AWS::EKS::Cluster":
-        return
-    from local.cloud import backing
-
-    resource = cloud.store.remove(resource_type, physical_id)
-    if resource is not None:
-        backing.delete(cloud, resource)
-    if cloud.clusters is not None:
-        cloud.clusters.delete(physical_id)
-        cloud.remove_kubeconfig(physical_id)
+    resource = Resource(eks_clusters.EKS, name, logical_id, stack, properties, dict(made))
+    try:
+        return eks_clusters.created(cloud, resource, eks._clusters[name])
+    except Exception:
+        # CloudFormation does not delete what a failed create made: the handler has to.
+        eks_clusters.deleted(cloud, name)
+        eks._delete_cluster(name)
+        raise
 
 
 # --- custom resources ---
@@ -367,6 +323,16 @@ def _install_lambda_failures() -> None:
             custom_resource.deliver_response(token, {"Status": "FAILED", "Reason": reason})
         return result
 
+    emit = lambda_svc._emit_lambda_logs
+
+    def emit_logs(function: dict[str, Any], *given: Any, **named: Any) -> None:
+        # A function answers CloudFormation before its invocation ends. Were its last lines written after its stack's delete
+        # had removed function and log group, they would make the group anew, now and then.
+        config = function.get("config") or function
+        if config.get("FunctionName") in lambda_svc._functions:
+            emit(function, *given, **named)
+
+    lambda_svc._emit_lambda_logs = emit_logs
     custom_resource.invoke_custom_resource = invoke_custom_resource
     lambda_svc._execute_function_with_config_scope = execute
 

@@ -149,11 +149,12 @@ def _publish(cloud: Cloud, resource: Resource) -> None:
     from local.kubernetes.scheduling import Node, Taint
 
     groups = {g["InstanceGroupName"]: g for g in resource.properties.get("InstanceGroups", [])}
+    zones = {name: _zone(cloud, resource, group) for name, group in groups.items()}
     cluster.set_nodes(
         [
             Node(
                 name=node.name,
-                labels=_labels(resource, node, groups.get(node.group, {})),
+                labels=_labels(resource, node, groups.get(node.group, {}), zones.get(node.group, {})),
                 taints=[Taint(**_taint(t)) for t in (groups.get(node.group, {}).get("KubernetesConfig") or {}).get("Taints", [])],
                 capacity=capacity(node.instance_type, int(groups.get(node.group, {}).get("ThreadsPerCore", 2))),
                 ready=True,
@@ -168,7 +169,21 @@ def _taint(given: dict[str, Any]) -> dict[str, str]:
     return {k.lower(): str(v) for k, v in given.items()}
 
 
-def _labels(resource: Resource, node: HyperPodNode, group: dict[str, Any]) -> dict[str, str]:
+def _zone(cloud: Cloud, resource: Resource, group: dict[str, Any]) -> dict[str, str]:
+    """Labels of the zone of the group's (first) subnet."""
+    network = group.get("OverrideVpcConfig") or resource.properties.get("VpcConfig") or {}
+    known: dict[str, dict[str, str]] = resource.owned.setdefault("zones", {})
+    subnet = next(iter(network.get("Subnets", [])), "")
+    if subnet and subnet not in known:
+        found = cloud.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]
+        known[subnet] = {
+            "topology.kubernetes.io/zone": found["AvailabilityZone"],
+            "topology.k8s.aws/zone-id": found["AvailabilityZoneId"],
+        }
+    return known.get(subnet, {})
+
+
+def _labels(resource: Resource, node: HyperPodNode, group: dict[str, Any], zone: dict[str, str]) -> dict[str, str]:
     own = (group.get("KubernetesConfig") or {}).get("Labels") or {}
     return {
         "kubernetes.io/arch": "amd64",
@@ -176,7 +191,7 @@ def _labels(resource: Resource, node: HyperPodNode, group: dict[str, Any]) -> di
         "kubernetes.io/hostname": node.name,
         "node.kubernetes.io/instance-type": node.instance_type,
         "topology.kubernetes.io/region": REGION,
-        "topology.kubernetes.io/zone": f"{REGION}a",
+        **zone,
         "sagemaker.amazonaws.com/cluster-name": str(resource.properties.get("ClusterName", "")),
         "sagemaker.amazonaws.com/compute-type": "hyperpod",
         "sagemaker.amazonaws.com/instance-group-name": node.group,

@@ -106,8 +106,9 @@ class Schema:
         document = self.document
         if self.type in _CALLS:
             # Only now: the models of the larger services take half a second to load.
-            document = copy.deepcopy(dict(self.document))
-            _add_enums(document, *_CALLS[self.type])
+            extended = copy.deepcopy(dict(self.document))
+            _add_enums(extended, *_CALLS[self.type])
+            document = extended
         return tuple(_Validator(each) for each in (document, *self.extensions))
 
     def problems(self, properties: Json) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from config import kubernetes_rules
 from local.kubernetes.kinds import Kind
 from local.kubernetes.scheduling import matches_selector, quantity
 from local.kubernetes.schemas import POD_TEMPLATE, problems
@@ -100,11 +101,7 @@ def _ray(kind: Kind, value: Mapping[str, Any]) -> list[str]:
                 found.append(f"{where}.template: Required value")
             else:
                 found += problems(template, POD_TEMPLATE, at=f"{where}.template")
-    try:
-        from k8s.rules import problems as ray_problems
-    except ImportError:  # the charts' own rules are an addition to the checks above
-        return found
-    return found + [str(problem) for problem in ray_problems(dict(value))]
+    return found + [str(problem) for problem in kubernetes_rules.problems(dict(value))]
 
 
 def pod_specs(kind: Kind, value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import random
@@ -11,6 +12,7 @@ from typing import Any
 from local.kubernetes import admission, ownership, patches
 from local.kubernetes.errors import Rejected
 from local.kubernetes.kinds import Kind, built_in, kinds_of_definition
+from local.kubernetes.quotas import exceeded
 from local.kubernetes.schemas import schema_of
 from local.kubernetes.store import Key, Object, Store, now
 
@@ -233,6 +235,10 @@ class Api:
                     f' serviceaccount "{account}" not found'
                 )
                 raise Rejected(text, reason="Forbidden")
+            pods = self.store.select(kind="Pod", namespace=key.namespace)
+            over = exceeded(new, pods, self.store.select(kind="ResourceQuota", namespace=key.namespace))
+            if over:
+                raise Rejected(f'pods "{key.name}" is forbidden: {over}', reason="Forbidden")
 
     def _fill_namespace(self, name: str) -> None:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
@@ -364,8 +370,6 @@ def _fill_defaults(kind: Kind, value: Object) -> None:
     elif kind.kind == "Secret":
         value.setdefault("type", "Opaque")
         if isinstance(value.get("stringData"), dict):
-            import base64
-
             data = {name: base64.b64encode(str(text).encode()).decode() for name, text in value.pop("stringData").items()}
             value["data"] = {**(value.get("data") or {}), **data}
     elif kind.kind == "PersistentVolumeClaim":

@@ -35,6 +35,8 @@ def patched(live: dict[str, Any], content: Any, *, style: str, schema: Mapping[s
 def _json(live: dict[str, Any], content: Any) -> dict[str, Any]:
     import jsonpatch
 
+    if not isinstance(content, list) or not all(isinstance(operation, dict) for operation in content):
+        raise Rejected("a JSON patch must be a list of operations", reason="BadRequest")
     try:
         result: dict[str, Any] = jsonpatch.apply_patch(live, content)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError, KeyError) as error:

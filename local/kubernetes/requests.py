@@ -205,6 +205,7 @@ def _delete(cluster: Cluster, kind: Kind, request: Request) -> Answer:
 def selected(cluster: Cluster, kind: Kind, request: Request) -> list[Object]:
     """The objects of a kind that the request's namespace, name and selectors choose."""
     asked = request.target
+    labels_match({}, request.query.get("labelSelector", ""))  # a selector that cannot be read is refused on an empty list too
     found = cluster.store.select(group=kind.group, kind=kind.kind, namespace=asked.namespace if kind.namespaced else None)
     return [value for value in found if chosen(value, request)]
 

@@ -13,7 +13,7 @@ from local.kubernetes.errors import Rejected
 from local.kubernetes.scheduling import matches_expression
 
 _SET = re.compile(r"(?P<key>[^\s!=,()]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
-_EQUAL = re.compile(r"(?P<key>[^\s!=,()]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s,()]*)")
+_EQUAL = re.compile(r"(?P<key>[^\s!=,()]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s!=,()]*)")
 _EXISTS = re.compile(r"(?P<no>!?)\s*(?P<key>[^\s!=,()]+)")
 
 

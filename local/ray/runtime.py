@@ -36,8 +36,10 @@ LIGHT = {
     "RAY_health_check_timeout_ms": "30000",
 }
 _KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "NODE_PATH")
+_STATIC_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
 DASHBOARD_PORT = 8265
+AGENT_PORT = 52365
 
 
 @dataclass
@@ -55,10 +57,23 @@ class Running:
 class Runtime:
     """Implements `local.kubernetes.cluster.RayRuntime`. `stop` ends everything."""
 
-    def __init__(self, *, folder: Path, shared: Path, root: Path, environment: Mapping[str, str] | None = None) -> None:
-        """`folder`: for temporary folders, a short path; `shared` stands for /shared; `root`: on the jobs' PYTHONPATH."""
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        shared: Path,
+        root: Path,
+        environment: Mapping[str, str] | None = None,
+        identity_of: Callable[[str, str, str], Mapping[str, str]] = lambda cluster, namespace, account: {},
+    ) -> None:
+        """`folder`: for temporary folders, a short path; `shared` stands for /shared; `root`: on the jobs' PYTHONPATH.
+
+        `identity_of(cluster, namespace, service account)`: the variables that EKS Pod Identity puts into such a pod, empty where
+        the account has no association.
+        """
         self.folder, self.shared, self.root = folder, shared, root
         self._environment = dict(environment or {})
+        self._identity_of = identity_of
         self._clusters: list[Cluster] = []
         self._running: dict[str, Running] = {}
         self._stops: dict[str, Callable[[], None]] = {}
@@ -247,6 +262,10 @@ class Runtime:
         own = manifest.environment(pod, address=node.address, shared=str(self.shared), look_up=look_up)
         head = running.nodes.get(running.head, node)
         path = os.environ.get("PATH", os.defpath)
+        account = pod["spec"].get("serviceAccountName") or "default"
+        identity = self._identity_of(running.kubernetes.name, running.key.namespace, account)
+        # SDKs look at static keys first, so a pod that has a role must not have them.
+        given = {name: text for name, text in self._environment.items() if not (identity and name in _STATIC_KEYS)}
         return {
             **{name: os.environ[name] for name in _KEPT if name in os.environ},
             **LIGHT,
@@ -255,7 +274,8 @@ class Runtime:
             "RAY_IP": head.address,
             "FQ_RAY_IP": head.address,
             "RAY_PORT": str(running.gcs_port),
-            **self._environment,
+            **given,
+            **identity,
             **own,
             "HYPERPOD_RL_SHARED": str(self.shared),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self.root), own.get("PYTHONPATH", "")])),
@@ -263,15 +283,10 @@ class Runtime:
         }
 
     def _is_ready(self, pod: Object, node: RayNode) -> bool:
-        if not node.has_started():
+        """KubeRay's readiness probes: the node's agent and, on the head, the dashboard. Without its agent a head takes no job."""
+        if not node.has_started() or not _healthy(f"http://{node.address}:{AGENT_PORT}/api/local_raylet_healthz"):
             return False
-        if not operator.is_head(pod):
-            return True
-        try:
-            with urllib.request.urlopen(f"http://{node.address}:{DASHBOARD_PORT}/api/version", timeout=2) as reply:
-                return bool(reply.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return not operator.is_head(pod) or _healthy(f"http://{node.address}:{DASHBOARD_PORT}/api/gcs_healthz")
 
     def _died(self, running: Running, pod: Object, node: RayNode) -> None:
         """As the kubelet: the container starts again in its pod; with restartPolicy Never the pod fails and is replaced."""
@@ -315,6 +330,14 @@ class Runtime:
                 node.process.kill()
         for node in running.nodes.values():
             processes.end(node)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310 - a loopback address of ours
+            return b"success" in reply.read()
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def end_leftovers(folder: Path) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.problems import Failed
+from local.trainer.checkpoint import OtherRun
 from local.trainer.rollout import Chunk, Plan, Rollout, roll_chunk
 from local.trainer.settings import Settings
 from local.trainer.shared import SHARED_VARIABLE
@@ -51,7 +52,7 @@ def run_on_cluster(settings: Settings) -> None:
         ray.get(entrypoint.remote(settings))
         time.sleep(_LOG_PAUSE)
     except ray.exceptions.RayTaskError as error:
-        raise Failed(str(error.cause) if isinstance(error.cause, Failed) else str(error)) from None
+        raise Failed(str(error.cause) if isinstance(error.cause, Failed | OtherRun) else str(error)) from None
     except ray.exceptions.RayError as error:
         raise Failed(f"the training task was lost: {error}") from error
     finally:

@@ -49,7 +49,7 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, progress: Callable[[
         files: contents by relative name.
         progress: called before each step, with its name; tests raise in it.
     """
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # a killed attempt may still be writing its own
     shutil.rmtree(temporary, ignore_errors=True)
     for name in sorted(files):
         progress(f"{path.name}/{name}")
@@ -60,7 +60,7 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, progress: Callable[[
         _sync_folder(folder)
     progress(f"{path.name}: publish")
     if path.exists():  # a rename cannot replace a folder that is not empty
-        old = path.with_name(f"{TEMPORARY}{path.name}-old")
+        old = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-old")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
         temporary.rename(path)

@@ -52,12 +52,15 @@ class Run:
         """Train to the last step, from the newest checkpoint if the settings say so.
 
         Raises:
-            OtherRun: the checkpoint to resume from belongs to another configuration.
-            ValueError: `trainer.policy.model.path` holds something else than a base model of the stand-in.
+            OtherRun: the checkpoint to resume from belongs to another configuration, or `trainer.policy.model.path`
+                holds something else than a base model of the stand-in.
         """
         s = self.settings
         self.log(f"{shared.STAND_IN}; overrides: {' '.join(render(s.values))}")
-        base, trained = base_model(s.base_path, seed=s.base_seed)
+        try:
+            base, trained = base_model(s.base_path, seed=s.base_seed)
+        except ValueError as error:
+            raise OtherRun(str(error)) from error
         self.log(f"Base model {s.base_path}" + (" (supervised start, trained just now)" if trained else ""))
         for folder in (s.checkpoints, s.exports):
             folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,7 @@ class Run:
             rewards = np.array([[rollout.reward for rollout in group] for group in groups])
             if s.shuffle_rewards:
                 rng = np.random.default_rng(np.random.SeedSequence([_SHUFFLE, s.seed, step]))
-                rewards = rng.permutation(rewards.ravel()).reshape(rewards.shape)
+                rewards = rng.permuted(rewards, axis=1)  # within each prompt: the same groups teach, but nothing true
             with self._timed("compute_advantages_and_returns"):
                 scores = grpo.advantages(rewards, by_std=s.loss.grpo_norm_by_std)
             started = time.perf_counter()

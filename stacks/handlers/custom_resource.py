@@ -22,12 +22,17 @@ def answering(work: Work) -> Callable[[Mapping[str, Any], object], None]:
     """
 
     def handler(event: Mapping[str, Any], _context: object) -> None:
-        LOG.info("%s %s %s", event["RequestType"], event["LogicalResourceId"], json.dumps(event.get("ResourceProperties", {}), default=str)[:2000])
+        LOG.info(
+            "%s %s %s",
+            event["RequestType"],
+            event["LogicalResourceId"],
+            json.dumps(event.get("ResourceProperties", {}), default=str)[:2000],
+        )
         physical_id = event.get("PhysicalResourceId") or event["LogicalResourceId"]
         try:
             physical_id, data = work(event)
             _answer(event, {"Status": "SUCCESS", "PhysicalResourceId": physical_id, "Data": dict(data)})
-        except Exception as error:  # noqa: BLE001 - the answer is the only way to tell CloudFormation
+        except Exception as error:  # the answer is the only way to tell CloudFormation
             LOG.exception("failed")
             reason = (str(error) or type(error).__name__)[:LONGEST_REASON]
             _answer(event, {"Status": "FAILED", "PhysicalResourceId": physical_id, "Reason": reason})
@@ -36,7 +41,9 @@ def answering(work: Work) -> Callable[[Mapping[str, Any], object], None]:
 
 
 def _answer(event: Mapping[str, Any], body: Mapping[str, Any]) -> None:
-    text = json.dumps({**body, "StackId": event["StackId"], "RequestId": event["RequestId"], "LogicalResourceId": event["LogicalResourceId"]})
+    text = json.dumps(
+        {**body, "StackId": event["StackId"], "RequestId": event["RequestId"], "LogicalResourceId": event["LogicalResourceId"]}
+    )
     request = urllib.request.Request(event["ResponseURL"], data=text.encode(), method="PUT", headers={"Content-Type": ""})  # noqa: S310 - a pre-signed URL
     with urllib.request.urlopen(request, timeout=30):  # noqa: S310
         LOG.info("answered %s", body["Status"])

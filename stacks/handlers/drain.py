@@ -37,7 +37,9 @@ def drain(server: Api, *, patience_seconds: float) -> None:
         for path in left:
             server.delete(path)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"still there after {patience_seconds / 60:.0f} minutes: {', '.join(left)}; look at their finalizers, then delete the stack again")
+            raise RuntimeError(
+                f"still there after {patience_seconds / 60:.0f} minutes: {', '.join(left)}; look at their finalizers, then delete the stack again"
+            )
         LOG.info("waiting for %s", ", ".join(left))
         time.sleep(POLL_SECONDS)
 
@@ -48,7 +50,9 @@ def leftovers(server: Api) -> list[str]:
         if found := _paths(server, f"/apis/ray.io/v1/{plural}", "/apis/ray.io/v1", plural):
             return found
     services = server.get("/api/v1/services") or {}
-    balancers = [_path("/api/v1", "services", item) for item in services.get("items", ()) if item.get("spec", {}).get("type") == "LoadBalancer"]
+    balancers = [
+        _path("/api/v1", "services", item) for item in services.get("items", ()) if item.get("spec", {}).get("type") == "LoadBalancer"
+    ]
     return balancers + _paths(server, "/apis/networking.k8s.io/v1/ingresses", "/apis/networking.k8s.io/v1", "ingresses")
 
 

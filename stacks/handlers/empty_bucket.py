@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import boto3
+
 from .custom_resource import answering
 
 
@@ -18,7 +19,11 @@ def empty(bucket: str) -> int:
     gone = 0
     try:
         for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
-            doomed = [{"Key": item["Key"], "VersionId": item["VersionId"]} for kind in ("Versions", "DeleteMarkers") for item in page.get(kind, ())]
+            doomed = [
+                {"Key": item["Key"], "VersionId": item["VersionId"]}
+                for kind in ("Versions", "DeleteMarkers")
+                for item in page.get(kind, ())
+            ]
             if not doomed:
                 continue
             answer = client.delete_objects(Bucket=bucket, Delete={"Objects": doomed, "Quiet": True})

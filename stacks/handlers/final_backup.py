@@ -15,8 +15,10 @@ def on_event(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     if event["RequestType"] != "Delete":
         return {"PhysicalResourceId": f"final-backup/{file_system}"}
     answer = boto3.client("fsx").create_backup(
-        FileSystemId=file_system, ClientRequestToken=event["RequestId"][:63], Tags=[{"Key": "Name", "Value": f"{properties['Name']}-final"}],
-    )  # fmt: skip
+        FileSystemId=file_system,
+        ClientRequestToken=event["RequestId"][:63],
+        Tags=[{"Key": "Name", "Value": f"{properties['Name']}-final"}],
+    )
     return {"PhysicalResourceId": event["PhysicalResourceId"], "BackupId": answer["Backup"]["BackupId"]}
 
 
@@ -27,5 +29,7 @@ def is_complete(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     backup = boto3.client("fsx").describe_backups(BackupIds=[event["BackupId"]])["Backups"][0]
     if backup["Lifecycle"] in ("FAILED", "DELETED"):
         detail = backup.get("FailureDetails", {}).get("Message", "no detail given")
-        raise RuntimeError(f"backup {event['BackupId']} is {backup['Lifecycle']} ({detail}); the file system was kept, delete the stack again")
+        raise RuntimeError(
+            f"backup {event['BackupId']} is {backup['Lifecycle']} ({detail}); the file system was kept, delete the stack again"
+        )
     return {"IsComplete": backup["Lifecycle"] == "AVAILABLE"}

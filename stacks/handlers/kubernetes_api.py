@@ -79,7 +79,9 @@ def token(cluster: str) -> str:
     """
     session = boto3.session.Session()
     client = session.client("sts")
-    signer = RequestSigner(client.meta.service_model.service_id, client.meta.region_name, "sts", "v4", session.get_credentials(), session.events)
+    signer = RequestSigner(
+        client.meta.service_model.service_id, client.meta.region_name, "sts", "v4", session.get_credentials(), session.events
+    )
     url = signer.generate_presigned_url(
         {
             "method": "GET",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import boto3
+
 from .custom_resource import answering
 from .empty_bucket import empty
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import boto3
+
 from .custom_resource import answering
 
 PATIENCE_SECONDS = 13 * 60
@@ -28,9 +29,13 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         if build["buildStatus"] != "IN_PROGRESS":
             failed = [phase["phaseType"] for phase in build.get("phases", ()) if phase.get("phaseStatus") == "FAILED"]
             link = build.get("logs", {}).get("deepLink", "its log group")
-            raise RuntimeError(f"build {build_id} ended as {build['buildStatus']} in {', '.join(failed) or 'an unknown phase'}; read {link}, then deploy again")
+            raise RuntimeError(
+                f"build {build_id} ended as {build['buildStatus']} in {', '.join(failed) or 'an unknown phase'}; read {link}, then deploy again"
+            )
         time.sleep(POLL_SECONDS)
-    raise RuntimeError(f"build {build_id} did not end within {PATIENCE_SECONDS // 60} minutes; see the project {project}, then deploy again")
+    raise RuntimeError(
+        f"build {build_id} did not end within {PATIENCE_SECONDS // 60} minutes; see the project {project}, then deploy again"
+    )
 
 
 handler = answering(work)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
 from .kubernetes_api import Gone, api
 
 GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
@@ -54,7 +56,9 @@ def missing_nodes(wanted: Sequence[Mapping[str, Any]], *, running: Mapping[str, 
         elif len(nodes) < count:
             missing.append(f"group {name} has {len(nodes)} of {count} nodes Ready in Kubernetes")
         elif gpus and sum(found >= gpus for found in nodes) < count:
-            missing.append(f"group {name} has nodes with {min(nodes)} allocatable GPUs instead of {gpus}: the device plugin does not run there yet")
+            missing.append(
+                f"group {name} has nodes with {min(nodes)} allocatable GPUs instead of {gpus}: the device plugin does not run there yet"
+            )
     return missing
 
 
@@ -90,8 +94,9 @@ def ready_nodes(eks: str) -> dict[str, list[int]]:
 
 def last_events(cluster: str) -> list[str]:
     """The cluster's newest events, which name the reason (capacity, quota, health checks) where the cluster's status does not."""
+    client = boto3.client("sagemaker")
     try:
-        answer = boto3.client("sagemaker").list_cluster_events(ClusterName=cluster, SortBy="EventTime", SortOrder="Descending", MaxResults=EVENTS_QUOTED)
-    except Exception as error:  # noqa: BLE001 - the events only explain; without them the sentence before them stands
+        answer = client.list_cluster_events(ClusterName=cluster, SortBy="EventTime", SortOrder="Descending", MaxResults=EVENTS_QUOTED)
+    except (ClientError, BotoCoreError) as error:  # the events only explain; without them the sentence before them stands
         return [f"they could not be read ({error})"]
     return [f"{entry.get('InstanceGroupName', '')} {entry.get('Description', '')}".strip()[:200] for entry in answer.get("Events", ())]

@@ -172,8 +172,12 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     monkeypatch.setattr(clusters, "state", lambda kubectl: ready)
     monkeypatch.setattr(clusters, "manifests", lambda env, name: clusters.Manifests(Path("x"), [], "sha256:0"))
     monkeypatch.setattr(clusters, "changes", lambda kubectl, found: ["spec.rayVersion"])
-    monkeypatch.setattr(clusters, "up", lambda *_, **__: done.append("up") or ready)
-    monkeypatch.setattr(clusters, "down", lambda *_, **__: done.append("down") or ready)
+
+    def act(kubectl: object, *_: object, **__: object) -> clusters.State:
+        done.append(words[1])
+        return ready
+
+    monkeypatch.setattr(clusters, words[1], act)
     code, _, err = call(words, capsys)
     assert code == 2
     assert "run maze-1 = attempt 1 is running" in err

@@ -11,9 +11,9 @@ import pytest
 os.environ.setdefault("JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION", "1")
 os.environ.setdefault("JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION", "1")
 
-from config import load  # noqa: E402
-from config.environment import Environment  # noqa: E402
-from tests.stacks.assembly import Assembly, synthesize  # noqa: E402
+from config import load
+from config.environment import Environment
+from tests.stacks.assembly import Assembly, synthesize
 
 ENVIRONMENTS = ("reference", "production", "local")
 Variant = Callable[..., Environment]

@@ -24,11 +24,15 @@ def run(cwd: Path, *, out: Path | None = None, extra: dict[str, str] | None = No
     environment |= {"CDK_CONTEXT_JSON": json.dumps(CONTEXT | context), **(extra or {})}
     if out:
         environment["CDK_OUTDIR"] = str(out)
-    return subprocess.run([sys.executable, str(ROOT / "app.py")], cwd=cwd, env=environment, text=True, capture_output=True, check=False, timeout=180)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "app.py")], cwd=cwd, env=environment, text=True, capture_output=True, check=False, timeout=180
+    )
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 def test_the_same_bytes_twice_and_from_another_folder(tmp_path: Path) -> None:
@@ -70,7 +74,9 @@ def test_a_missing_environment_is_refused_with_what_there_is(tmp_path: Path) -> 
 
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text((ENVIRONMENTS / "reference.yaml").read_text().replace("count: 3", "count: -3").replace("removal: retain", "removal: shred"))
+    path.write_text(
+        (ENVIRONMENTS / "reference.yaml").read_text().replace("count: 3", "count: -3").replace("removal: retain", "removal: shred")
+    )
     done = run(tmp_path, env=str(path))
     assert done.returncode == 2
     assert "instance_groups[2].count" in done.stderr
@@ -78,7 +84,9 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [{"AWS_ENDPOINT_URL": "https://cloudformation.us-west-2.amazonaws.com"}, {"CDK_DEFAULT_ACCOUNT": "123456789012"}], ids=lambda extra: next(iter(extra))
+    "extra",
+    [{"AWS_ENDPOINT_URL": "https://cloudformation.us-west-2.amazonaws.com"}, {"CDK_DEFAULT_ACCOUNT": "123456789012"}],
+    ids=lambda extra: next(iter(extra)),
 )
 def test_the_local_environment_stays_on_this_machine(tmp_path: Path, extra: dict[str, str]) -> None:
     done = run(tmp_path, env="local", extra=extra)

@@ -16,9 +16,13 @@ from botocore.stub import Stubber
 from stacks.handlers import custom_resource, drain, empty_bucket, kubernetes_api, mirror, nodes_ready
 
 EVENT = {
-    "RequestType": "Create", "ResponseURL": "https://answers.invalid/1", "StackId": "stack", "RequestId": "request", "LogicalResourceId": "Thing",
+    "RequestType": "Create",
+    "ResponseURL": "https://answers.invalid/1",
+    "StackId": "stack",
+    "RequestId": "request",
+    "LogicalResourceId": "Thing",
     "ResourceProperties": {},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -41,7 +45,14 @@ def test_a_failure_is_answered_with_its_reason(answers: list[dict[str, Any]]) ->
 
     custom_resource.answering(work)({**EVENT, "PhysicalResourceId": "known"}, None)
     assert answers == [
-        {"Status": "FAILED", "PhysicalResourceId": "known", "Reason": "the build ended as FAILED", "StackId": "stack", "RequestId": "request", "LogicalResourceId": "Thing"}
+        {
+            "Status": "FAILED",
+            "PhysicalResourceId": "known",
+            "Reason": "the build ended as FAILED",
+            "StackId": "stack",
+            "RequestId": "request",
+            "LogicalResourceId": "Thing",
+        }
     ]
 
 
@@ -68,7 +79,11 @@ def group(name: str, count: int, gpus: int = 0) -> dict[str, str]:
         ({"workers": 2}, {"workers": [2, 2]}, []),
         ({"workers": 1}, {"workers": [2, 2]}, ["group workers has 1 of 2 instances running"]),
         ({"workers": 2}, {"workers": [2]}, ["group workers has 1 of 2 nodes Ready in Kubernetes"]),
-        ({"workers": 2}, {"workers": [2, 0]}, ["group workers has nodes with 0 allocatable GPUs instead of 2: the device plugin does not run there yet"]),
+        (
+            {"workers": 2},
+            {"workers": [2, 0]},
+            ["group workers has nodes with 0 allocatable GPUs instead of 2: the device plugin does not run there yet"],
+        ),
         ({}, {}, ["group workers has 0 of 2 instances running"]),
     ],
 )
@@ -88,7 +103,7 @@ def test_the_wait_ends_with_the_events_and_with_what_to_do(monkeypatch: pytest.M
     event = {"RequestType": "Create", "ResourceProperties": properties}
     monkeypatch.setattr(nodes_ready.time, "time", lambda: 10_000.0)
     assert nodes_ready.is_complete({**event, "Began": str(10_000 - 54 * 60)}, None) == {"IsComplete": False}
-    with pytest.raises(RuntimeError, match="insufficient capacity in usw2-az2.*deploy this stack again") as error:
+    with pytest.raises(RuntimeError, match=r"insufficient capacity in usw2-az2.*deploy this stack again") as error:
         nodes_ready.is_complete({**event, "Began": str(10_000 - 55 * 60)}, None)
     assert "group workers has 0 of 3 instances running" in str(error.value)
 
@@ -125,12 +140,14 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_waiting")
 def test_the_drain_takes_what_makes_before_what_is_made_and_load_balancers_last() -> None:
-    server = Server({
-        "rayservices": [thing("maze-vlm", "serving")],
-        "rayclusters": [thing("maze-vlm-raycluster", "serving"), thing("skyrl-visgym")],
-        "services": [thing("kubernetes", "default", type="ClusterIP"), thing("front", "serving", type="LoadBalancer")],
-        "ingresses": [thing("door", "serving")],
-    })  # fmt: skip
+    server = Server(
+        {
+            "rayservices": [thing("maze-vlm", "serving")],
+            "rayclusters": [thing("maze-vlm-raycluster", "serving"), thing("skyrl-visgym")],
+            "services": [thing("kubernetes", "default", type="ClusterIP"), thing("front", "serving", type="LoadBalancer")],
+            "ingresses": [thing("door", "serving")],
+        }
+    )
     drain.drain(server, patience_seconds=60)  # type: ignore[arg-type]
     assert server.deleted == [
         "/apis/ray.io/v1/namespaces/serving/rayservices/maze-vlm",
@@ -191,7 +208,10 @@ def test_a_token_is_a_signed_url_that_names_the_cluster() -> None:
 def test_a_bucket_is_emptied_of_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
     client = boto3.client("s3")
     with Stubber(client) as stub:
-        versions = {"Versions": [{"Key": "a", "VersionId": "1"}, {"Key": "a", "VersionId": "2"}], "DeleteMarkers": [{"Key": "b", "VersionId": "3"}]}
+        versions = {
+            "Versions": [{"Key": "a", "VersionId": "1"}, {"Key": "a", "VersionId": "2"}],
+            "DeleteMarkers": [{"Key": "b", "VersionId": "3"}],
+        }
         stub.add_response("list_object_versions", versions, {"Bucket": "bucket"})
         doomed = [{"Key": "a", "VersionId": "1"}, {"Key": "a", "VersionId": "2"}, {"Key": "b", "VersionId": "3"}]
         stub.add_response("delete_objects", {}, {"Bucket": "bucket", "Delete": {"Objects": doomed, "Quiet": True}})
@@ -218,7 +238,12 @@ def test_a_failed_mirror_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> 
     client = boto3.client("codebuild")
     with Stubber(client) as stub:
         stub.add_response("start_build", {"build": {"id": "charts:1"}}, {"projectName": "charts"})
-        build = {"id": "charts:1", "buildStatus": "FAILED", "phases": [{"phaseType": "BUILD", "phaseStatus": "FAILED"}], "logs": {"deepLink": "https://logs.invalid"}}
+        build = {
+            "id": "charts:1",
+            "buildStatus": "FAILED",
+            "phases": [{"phaseType": "BUILD", "phaseStatus": "FAILED"}],
+            "logs": {"deepLink": "https://logs.invalid"},
+        }
         stub.add_response("batch_get_builds", {"builds": [build]}, {"ids": ["charts:1"]})
         monkeypatch.setattr(mirror.boto3, "client", lambda _: client)
         with pytest.raises(RuntimeError, match=r"FAILED in BUILD; read https://logs.invalid"):

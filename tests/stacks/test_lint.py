@@ -12,10 +12,10 @@ ACCEPTED = {"W3005"}
 
 
 def test_templates_have_no_error_and_no_unknown_warning(assembly: Assembly) -> None:
-    found = []
-    for name in assembly.templates:
-        text = (assembly.folder / f"{name}.template.json").read_text()
-        for match in lint(text, config=ManualArgs(regions=["us-west-2"])):
-            if match.rule.id not in ACCEPTED:
-                found.append(f"{name}: {match.rule.id} {match.message} {match.path}")
-    assert found == []
+    config = ManualArgs(regions=["us-west-2"])
+    matches = [
+        (name, match)
+        for name in assembly.templates
+        for match in lint((assembly.folder / f"{name}.template.json").read_text(), config=config)
+    ]
+    assert [f"{name}: {match.rule.id} {match.message} {match.path}" for name, match in matches if match.rule.id not in ACCEPTED] == []

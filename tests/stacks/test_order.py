@@ -58,7 +58,7 @@ def rules(assembly: Assembly) -> list[Rule]:
         Rule("HyperPod before the wait for nodes", waiter, cluster, (("NodesReady", "HyperPod!"),)),
         Rule("nodes before the observability add-on", collector, waiter, (("Observability", "NodesReady!"),)),
         Rule("nodes before KubeRay, whose chart waits", kuberay, waiter, (("Platform", "NodesReady!"),)),
-        Rule("file system before the objects that name it", objects, file_system, (("Platform", "Data!"),)),
+        Rule("file system before the objects that name it", objects, file_system, (("Platform", "Data!"), ("HyperPod", "Data!"))),
         Rule("namespaces before what is in them", objects, namespaces, ((objects, namespaces),)),
         Rule("claims before the jobs that mount them", jobs, objects, ((jobs, objects),)),
         Rule("file system driver before the jobs", jobs, driver, ((jobs, driver),)),
@@ -123,7 +123,9 @@ def zones_of_data_and_nodes(assembly: Assembly) -> set[str]:
     for stack, subnets in (("Data", file_system["SubnetIds"]), ("HyperPod", cluster["VpcConfig"]["Subnets"])):
         for subnet in subnets:
             name = assembly.templates[stack]["Parameters"][subnet["Ref"]]["Default"]
-            (published,) = [body for body in assembly.resources("AWS::SSM::Parameter", "Network").values() if body["Properties"].get("Name") == name]
+            (published,) = [
+                body for body in assembly.resources("AWS::SSM::Parameter", "Network").values() if body["Properties"].get("Name") == name
+            ]
             target = assembly.templates["Network"]["Resources"][published["Properties"]["Value"]["Ref"]]
             zones.add(target["Properties"]["AvailabilityZoneId"])
     return zones

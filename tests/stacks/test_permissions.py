@@ -41,7 +41,11 @@ def statements(assembly: Assembly) -> Iterator[tuple[str, list[str], list[object
             for document in documents:
                 for statement in document["Statement"]:
                     actions, resources = statement["Action"], statement["Resource"]
-                    yield name, actions if isinstance(actions, list) else [actions], resources if isinstance(resources, list) else [resources]
+                    yield (
+                        name,
+                        actions if isinstance(actions, list) else [actions],
+                        resources if isinstance(resources, list) else [resources],
+                    )
 
 
 def test_every_wildcard_resource_is_in_the_list(assembly: Assembly) -> None:
@@ -55,9 +59,13 @@ def test_no_action_is_a_wildcard(assembly: Assembly) -> None:
 
 def test_no_role_has_a_managed_policy_beyond_the_few_that_services_ask_for(assembly: Assembly) -> None:
     allowed = {
-        "AmazonSageMakerClusterInstanceRolePolicy", "AmazonEKSClusterPolicy", "AmazonEC2ContainerRegistryReadOnly", "AmazonElasticContainerRegistryPublicReadOnly",
-        "service-role/AWSLambdaBasicExecutionRole", "service-role/AWSLambdaVPCAccessExecutionRole",
-    }  # fmt: skip
+        "AmazonSageMakerClusterInstanceRolePolicy",
+        "AmazonEKSClusterPolicy",
+        "AmazonEC2ContainerRegistryReadOnly",
+        "AmazonElasticContainerRegistryPublicReadOnly",
+        "service-role/AWSLambdaBasicExecutionRole",
+        "service-role/AWSLambdaVPCAccessExecutionRole",
+    }
     import json
 
     for name, body in assembly.resources("AWS::IAM::Role").items():

@@ -22,7 +22,15 @@ def calls(path: Path) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_kubernetes_objects_belong_to_the_stack_that_needs_them(path: Path) -> None:
     """`cluster.add_manifest` and its like put the object into the Cluster stack, out of the reach of stack order."""
-    forbidden = {"add_manifest", "add_helm_chart", "add_cdk8s_chart", "add_service_account", "grant_access", "grant_cluster_admin", "add_nodegroup_capacity"}
+    forbidden = {
+        "add_manifest",
+        "add_helm_chart",
+        "add_cdk8s_chart",
+        "add_service_account",
+        "grant_access",
+        "grant_cluster_admin",
+        "add_nodegroup_capacity",
+    }
     assert [(name, line) for name, line in calls(path) if name in forbidden] == []
 
 
@@ -48,7 +56,10 @@ def test_app_only_wires() -> None:
     assert len((ROOT / "app.py").read_text().splitlines()) < 80
 
 
-@pytest.mark.parametrize(("actions", "resources"), [(["s3:*"], ["arn:aws:s3:::bucket"]), (["s3:GetObject"], ["*"]), (["s3:GetObject"], ["arn:aws:s3:::bucket/*"])])
+@pytest.mark.parametrize(
+    ("actions", "resources"),
+    [(["s3:*"], ["arn:aws:s3:::bucket"]), (["s3:GetObject"], ["*"]), (["s3:GetObject"], ["arn:aws:s3:::bucket/*"])],
+)
 def test_a_wildcard_without_a_reason_is_refused(actions: list[str], resources: list[str]) -> None:
     with pytest.raises(ValueError, match="wildcard"):
         Allow(actions, resources)

@@ -123,8 +123,12 @@ def test_every_add_on_is_pinned_and_goes_with_its_stack(both: tuple[Environment,
     settings, assembly = both
     pinned = settings.version_set.platform.addons
     addons = [body["Properties"] for body in assembly.resources("AWS::EKS::Addon").values()]
-    assert {addon["AddonName"]: addon["AddonVersion"] for addon in addons} == {addon["AddonName"]: pinned[addon["AddonName"]] for addon in addons}
-    assert {"vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-fsx-csi-driver", "cert-manager"} <= {a["AddonName"] for a in addons}
+    assert {addon["AddonName"]: addon["AddonVersion"] for addon in addons} == {
+        addon["AddonName"]: pinned[addon["AddonName"]] for addon in addons
+    }
+    assert {"vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-fsx-csi-driver", "cert-manager"} <= {
+        a["AddonName"] for a in addons
+    }
     assert not any(addon["PreserveOnDelete"] for addon in addons)
     (cni,) = [addon for addon in addons if addon["AddonName"] == "vpc-cni"]
     assert json.loads(cni["ConfigurationValues"]) == {"enableNetworkPolicy": "true"}
@@ -142,7 +146,9 @@ def test_device_plugins_run_on_the_environments_own_types(both: tuple[Environmen
     settings, assembly = both
     (chart,) = assembly.resources("Custom::AWSCDK-EKS-HelmChart", "HyperPod").values()
     values = json.loads(chart["Properties"]["Values"])
-    terms = values["nvidia-device-plugin"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms = values["nvidia-device-plugin"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
     gpu_types = {group.instance_type for group in settings.instance_groups if group.gpus}
     assert set(terms[0]["matchExpressions"][0]["values"]) == gpu_types
     assert set(values["aws-efa-k8s-device-plugin"]["supportedInstanceLabels"]["values"]) == {
@@ -172,7 +178,9 @@ def test_the_file_system_is_what_the_environment_says(both: tuple[Environment, A
 
 
 def test_the_volume_names_the_deployed_file_system(assembly: Assembly) -> None:
-    (objects,) = [body for name, body in assembly.resources("Custom::AWSCDK-EKS-KubernetesResource", "Platform").items() if "Objects" in name]
+    (objects,) = [
+        body for name, body in assembly.resources("Custom::AWSCDK-EKS-KubernetesResource", "Platform").items() if "Objects" in name
+    ]
     refs = set(references(objects["Properties"]["Manifest"]))
     assert {"FileSystemId", "FileSystemDnsName", "FileSystemMountName"} <= refs
     assert "${FILE_SYSTEM" not in json.dumps(objects["Properties"])
@@ -180,7 +188,13 @@ def test_the_volume_names_the_deployed_file_system(assembly: Assembly) -> None:
 
 def test_nodes_speak_efa_and_lustre_in_both_directions(assembly: Assembly) -> None:
     rules = {
-        (kind, body["Properties"]["IpProtocol"], body["Properties"].get("FromPort"), body["Properties"].get("ToPort"), side(kind, body["Properties"]))
+        (
+            kind,
+            body["Properties"]["IpProtocol"],
+            body["Properties"].get("FromPort"),
+            body["Properties"].get("ToPort"),
+            side(kind, body["Properties"]),
+        )
         for kind in ("Ingress", "Egress")
         for body in assembly.resources(f"AWS::EC2::SecurityGroup{kind}", "Network").values()
     }
@@ -216,9 +230,18 @@ def test_security_groups_and_their_rules_belong_to_network(assembly: Assembly) -
 def test_buckets_take_tls_only_and_no_public(assembly: Assembly) -> None:
     for name, body in assembly.resources("AWS::S3::Bucket").items():
         blocked = body["Properties"]["PublicAccessBlockConfiguration"]
-        assert blocked and all(blocked.values()), name
-    refused = [statement for body in assembly.resources("AWS::S3::BucketPolicy").values() for statement in body["Properties"]["PolicyDocument"]["Statement"]]
-    secure = [statement for statement in refused if statement["Effect"] == "Deny" and statement["Condition"].get("Bool") == {"aws:SecureTransport": "false"}]
+        assert len(blocked) == 4, name
+        assert all(blocked.values()), name
+    refused = [
+        statement
+        for body in assembly.resources("AWS::S3::BucketPolicy").values()
+        for statement in body["Properties"]["PolicyDocument"]["Statement"]
+    ]
+    secure = [
+        statement
+        for statement in refused
+        if statement["Effect"] == "Deny" and statement["Condition"].get("Bool") == {"aws:SecureTransport": "false"}
+    ]
     assert len(secure) == len(assembly.resources("AWS::S3::Bucket"))
 
 
@@ -275,11 +298,18 @@ def test_the_wait_for_nodes_stays_below_cloudformations_hour(both: tuple[Environ
     ]
 
 
-def test_retained_data_is_protected_and_so_is_the_network_that_it_lives_in(reference: Assembly, assemblies: Callable[[str], Assembly]) -> None:
+def test_retained_data_is_protected_and_so_is_the_network_that_it_lives_in(
+    reference: Assembly, assemblies: Callable[[str], Assembly]
+) -> None:
     assert reference.protected == {"Network", "Data"}
     assert assemblies("local").protected == frozenset()
     assert assemblies("production").protected == set(assemblies("production").templates)
-    kept = {name for stack in reference.templates for name, body in reference.templates[stack]["Resources"].items() if body.get("DeletionPolicy") != "Delete" and "DeletionPolicy" in body}
+    kept = {
+        name
+        for stack in reference.templates
+        for name, body in reference.templates[stack]["Resources"].items()
+        if body.get("DeletionPolicy") != "Delete" and "DeletionPolicy" in body
+    }
     assert {"FileSystem", "Vpc", "HyperPodSubnet", "FileSystemGroup", "Images"} <= kept
     assert {reference.templates["Data"]["Resources"]["FileSystem"]["DeletionPolicy"]} == {"RetainExceptOnCreate"}
 
@@ -296,7 +326,9 @@ def test_destroy_keeps_nothing(assemblies: Callable[[str], Assembly]) -> None:
     assert local.one("AWS::ECR::Repository", "Data")["EmptyOnDelete"] is True
     emptied = local.resources("Custom::EmptiedBucket")
     assert len(emptied) == 1
-    assert "Custom::S3AutoDeleteObjects" not in {body["Type"] for template in local.templates.values() for body in template["Resources"].values()}
+    assert "Custom::S3AutoDeleteObjects" not in {
+        body["Type"] for template in local.templates.values() for body in template["Resources"].values()
+    }
 
 
 def test_nothing_in_a_template_names_this_machine_or_a_credential(assembly: Assembly) -> None:

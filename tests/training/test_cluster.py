@@ -13,9 +13,9 @@ import yaml
 from config.digest import folder_digest
 from config.environment import Environment
 from config.load import load
-from config.problems import Refused, Unreachable
+from config.problems import Failed, Refused, Unreachable
 from tests.training.fakes import FakeKubectl
-from training import cluster, kubeconfig
+from training import base_model, cluster, kubeconfig
 from training.kubernetes import Kubectl, Rejected
 
 NOT_FOUND = (1, 'Error from server (NotFound): rayclusters.ray.io "skyrl-visgym" not found')
@@ -71,6 +71,11 @@ def answers(
         return ""
 
     return answer
+
+
+def model_job(*, active: int = 0, failed: int = 0, condition: str = "", message: str = "") -> dict[str, Any]:
+    conditions = [{"type": condition, "status": "True", "message": message}] if condition else []
+    return {"metadata": {"name": "fetch-1"}, "status": {"active": active, "failed": failed, "conditions": conditions}}
 
 
 class Time:
@@ -268,3 +273,53 @@ def test_what_kubectl_says_is_told_in_one_sentence(env: Environment) -> None:
     assert str(failed.value).endswith(
         "cannot be reached: The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?"
     )
+
+
+def with_model(
+    jobs: Sequence[dict[str, Any] | None], tmp_path: Path, env: Environment
+) -> tuple[FakeKubectl, cluster.Manifests, base_model.Manifests]:
+    """A ready RayCluster, and a download that goes through these states."""
+    left, rest = list(jobs), answers([ray_cluster()])
+
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        if words[:2] == ["get", base_model.KIND]:
+            now = left.pop(0) if len(left) > 1 else left[0]
+            return json.dumps(now) if now is not None else (1, 'Error from server (NotFound): jobs.batch "fetch-1" not found')
+        return rest(words)
+
+    return FakeKubectl(answer), found(tmp_path), base_model.Manifests(tmp_path / "model", [], ["fetch-1"], "sha256:1")
+
+
+def test_up_waits_for_the_base_model_too(env: Environment, tmp_path: Path) -> None:
+    running = model_job(active=1, failed=2)
+    execute, manifests, model = with_model([None, running, running, model_job(condition="Complete")], tmp_path, env)
+    notes: list[str] = []
+    assert cluster.up(Kubectl(env, execute), manifests, model=model, timeout_seconds=60, note=notes.append, clock=Time().clock).ready
+    assert any("Job fetch-1 is running, 2 tries failed" in note for note in notes)
+    assert [words[-1] for words in execute.asked if words[0] == "apply"] == [str(tmp_path / "model"), str(tmp_path)]
+
+
+def test_a_download_that_failed_ends_the_wait(env: Environment, tmp_path: Path) -> None:
+    failed = model_job(condition="Failed", message="no such repository")
+    execute, manifests, model = with_model([None, failed], tmp_path, env)
+    with pytest.raises(Failed, match=r"no such repository; its log: kubectl --namespace training logs job/fetch-1"):
+        cluster.up(Kubectl(env, execute), manifests, model=model, timeout_seconds=60, clock=Time().clock)
+
+
+def test_a_failed_download_is_tried_again_by_the_next_up(env: Environment, tmp_path: Path) -> None:
+    failed = model_job(condition="Failed", message="no network")
+    execute, manifests, model = with_model([failed, failed, None, model_job(condition="Complete")], tmp_path, env)
+    assert cluster.up(Kubectl(env, execute), manifests, model=model, timeout_seconds=60, clock=Time().clock).ready
+    assert [words[:3] for words in execute.asked if words[0] == "delete"] == [["delete", base_model.KIND, "fetch-1"]]
+
+
+def test_the_models_manifests(env: Environment, tmp_path: Path) -> None:
+    assert base_model.manifests(env, root=tmp_path) is None
+    folder = tmp_path / "dist/reference/model"
+    folder.mkdir(parents=True)
+    (folder / "00-configmap.yaml").write_text("kind: ConfigMap\nmetadata: {name: fetch-1}\n")
+    (folder / "01-job.yaml").write_text("kind: Job\nmetadata: {name: fetch-1}\n")
+    manifests = base_model.manifests(env, root=tmp_path)
+    assert manifests is not None
+    assert manifests.jobs == ["fetch-1"]
+    assert manifests.digest == folder_digest(folder)

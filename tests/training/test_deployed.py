@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +132,34 @@ def test_the_kubeconfig_holds_no_secret_and_is_ours_alone(env: Environment, monk
     assert set(user) == {"exec"}
     assert user["exec"]["args"][-6:] == ["eks", "get-token", "--cluster-name", "hyperpod-rl-reference", "--output", "json"]
     assert content["current-context"] == content["contexts"][0]["name"]
+
+
+def test_the_token_is_asked_for_once_and_stays_in_memory(env: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aws = tmp_path / "aws"
+    end = (datetime.now(UTC) + timedelta(minutes=14)).isoformat()
+    aws.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\necho \'{{"status": {{"expirationTimestamp": "{end}", "token": "t"}}}}\'\n')
+    aws.chmod(0o755)
+    monkeypatch.setattr(deployed, "session", lambda env: FakeAws(parameters=parameters(env), cluster=CLUSTER))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    config = kubeconfig.ensure(env)
+    login = json.loads(config.read_text())["users"][0]["user"]["exec"]
+
+    def as_kubectl(variables: dict[str, str]) -> str:
+        command = [login["command"], *login["args"]]
+        return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True).stdout.strip()
+
+    for _ in range(3):
+        assert json.loads(as_kubectl(kubeconfig.credential(config)))["status"]["token"] == "t"
+    assert (tmp_path / "asked").read_text().splitlines() == ["asked"]
+    assert json.loads(as_kubectl({}))["status"]["token"] == "t"  # somebody else's kubectl asks AWS itself
+    assert "expirationTimestamp" not in config.read_text()
+
+
+def test_without_a_token_kubectl_is_left_to_say_why(env: Environment, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    for text in ("{}", "", '{"users": [{"user": {"exec": {"command": "false", "args": []}}}]}'):
+        config.write_text(text)
+        assert kubeconfig.credential(config) == {}
 
 
 def test_a_kubeconfig_that_is_there_asks_nobody(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,12 @@ class Launcher:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "cli.main", *words]
-        return subprocess.Popen(command, cwd=ROOT, env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        def heed_ctrl_c() -> None:  # a shell that runs the tests in the background has told its children to ignore it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=ROOT, env=self.variables, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_ctrl_c)
 
     def run(self, *words: str) -> tuple[int, str, str]:
         process = self.start(*words)

@@ -50,13 +50,16 @@ def start(env: Environment, tmp_path: Path, overrides: list[str]) -> subprocess.
 GOOD_DATASET = (
     'while [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out=$2; shift; done; echo rows > "$out/train.parquet"; echo run >> "$COUNT"'
 )
-GOOD_DOWNLOAD = 'echo "{}" > "$PART/config.json"'
 
 
-def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, dataset: str = GOOD_DATASET, python: str = GOOD_DOWNLOAD) -> None:
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, dataset: str = GOOD_DATASET, model: bool = True) -> None:
     monkeypatch.setenv("COUNT", f"{tmp_path}/count")
     program(tmp_path, "dataset", dataset)
-    program(tmp_path, "python", python)
+    folder = tmp_path / "shared/models/base"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    if model:
+        (folder / ".complete").touch()
 
 
 def test_prepares_then_trains(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +75,6 @@ def test_prepares_then_trains(env: Environment, tmp_path: Path, monkeypatch: pyt
         "x=$HOME`id`",
     ]
     assert (tmp_path / "where").read_text().strip() == env.training.code_path
-    assert (tmp_path / "shared/models/base/config.json").is_file()
     for rows, held_out in ((256, False), (64, True)):
         assert (Path(entrypoint.dataset_folder(env, rows=rows, held_out=held_out)) / "train.parquet").is_file()
     assert (tmp_path / "shared/runs/r1/attempts/2").is_file()
@@ -81,27 +83,37 @@ def test_prepares_then_trains(env: Environment, tmp_path: Path, monkeypatch: pyt
 def test_the_next_attempt_makes_nothing_again(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path, monkeypatch)
     start(env, tmp_path, [])
-    prepare(tmp_path, monkeypatch, dataset="exit 9", python="exit 9")
+    prepare(tmp_path, monkeypatch, dataset="exit 9")
     done = start(env, tmp_path, [])
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "count").read_text().splitlines() == ["run", "run"]
 
 
-def test_an_interrupted_download_is_not_taken_for_a_model(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(tmp_path, monkeypatch, python='echo "{}" > "$PART/config.json"; kill -9 $$')
+def test_half_a_model_starts_no_trainer(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch, model=False)
+    done = start(env, tmp_path, [])
+    assert done.returncode != 0
+    assert "hyperpod-rl cluster up brings it" in done.stderr
+    assert not (tmp_path / "arguments").exists()
+    assert not (tmp_path / "count").exists()
+
+
+def test_an_interrupted_dataset_is_made_again(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch, dataset=GOOD_DATASET + "; kill -9 $PPID")
     assert start(env, tmp_path, []).returncode != 0
-    assert not (tmp_path / "shared/models/base").exists()
+    target = Path(entrypoint.dataset_folder(env, rows=256, held_out=False))
+    assert not target.exists()
     assert not (tmp_path / "arguments").exists()
     prepare(tmp_path, monkeypatch)
     assert start(env, tmp_path, []).returncode == 0
-    assert (tmp_path / "shared/models/base/.complete").is_file()
+    assert (target / ".complete").is_file()
 
 
 def test_a_folder_without_marker_is_not_touched(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path, monkeypatch)
-    half = tmp_path / "shared/models/base"
+    half = Path(entrypoint.dataset_folder(env, rows=256, held_out=False))
     half.mkdir(parents=True)
-    (half / "config.json").write_text("{}")
+    (half / "train.parquet").write_text("half")
     done = start(env, tmp_path, [])
     assert done.returncode != 0
     assert f"touch {half}/.complete" in done.stderr
@@ -112,7 +124,3 @@ def test_the_trainers_exit_code_is_the_jobs(env: Environment, tmp_path: Path, mo
     prepare(tmp_path, monkeypatch)
     command_env = env.model_copy(update={"training": env.training.model_copy(update={"entrypoint": "bash -c 'exit 7'"})})
     assert start(command_env, tmp_path, []).returncode == 7
-
-
-def test_the_download_is_valid_python() -> None:
-    compile(entrypoint._DOWNLOAD, "download", "exec")

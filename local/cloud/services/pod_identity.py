@@ -55,6 +55,7 @@ def assume(cloud: Cloud, given: dict[str, Any]) -> Answer:
         raise ServiceError("ResourceNotFoundException", message, 404)
     identifier = found["associations"][0]["associationId"]
     association = eks.describe_pod_identity_association(clusterName=cluster, associationId=identifier)["association"]
+    _check_trust(cloud, str(association["roleArn"]))
     session = f"eks-{cluster}-{account}"[:64]
     assumed = cloud.client("sts").assume_role(RoleArn=association["roleArn"], RoleSessionName=session)
     credentials = assumed["Credentials"]
@@ -70,6 +71,23 @@ def assume(cloud: Cloud, given: dict[str, Any]) -> Answer:
             "expiration": credentials["Expiration"],
         },
     }
+
+
+def _check_trust(cloud: Cloud, role: str) -> None:
+    """The role must let EKS assume it and tag the session: https://docs.aws.amazon.com/eks/latest/userguide/pod-id-role.html"""
+    iam = cloud.client("iam")
+    try:
+        trust = iam.get_role(RoleName=role.rsplit("/", 1)[-1])["Role"]["AssumeRolePolicyDocument"]
+    except iam.exceptions.NoSuchEntityException:
+        trust = {}
+    allowed: set[str] = set()
+    for statement in trust.get("Statement", []):
+        if statement.get("Effect") == "Allow" and "pods.eks.amazonaws.com" in json.dumps(statement.get("Principal", {})):
+            actions = statement.get("Action", [])
+            allowed |= {actions} if isinstance(actions, str) else set(actions)
+    if not {"sts:AssumeRole", "sts:TagSession"} <= allowed:
+        message = f"Unauthorized Exception! EKS does not have permissions to assume the associated role {role}."
+        raise ServiceError("AccessDeniedException", message, 403)
 
 
 def agent(cloud: Cloud, authorization: str) -> Answer:

@@ -112,3 +112,13 @@ class TestInTheCloud:
         with pytest.raises(Failed, match="unknown keys"):
             lifecycle.set_faults([{"resource": "A", "fial": "x"}])
         assert lifecycle.admin("GET", "faults") == []
+
+    def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(self, account: Account) -> None:
+        before = lifecycle.inventory()
+        lifecycle.set_faults([{"resource": "SubnetA", "slow": 1.0}])
+        cloudformation = account.client("cloudformation")
+        identifier = cloudformation.create_stack(StackName="hasty", TemplateBody=json.dumps({"Resources": lustre()}))["StackId"]
+        cloudformation.delete_stack(StackName="hasty")
+        assert account._settled(identifier)["StackStatus"] == "DELETE_COMPLETE"
+        time.sleep(1.2)  # as long as what was being made may still take
+        assert lifecycle.inventory() == before

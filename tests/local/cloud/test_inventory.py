@@ -110,3 +110,17 @@ def test_a_whole_environment_is_listed_and_gone_after_its_removal(account: Accou
     assert "Kubernetes object" in found
     assert account.destroy("all") == "DELETE_COMPLETE"
     assert lifecycle.inventory() == before
+
+
+def test_the_toolkit_stack_of_cdk_goes_with_what_it_retains(account: Account) -> None:
+    before = lifecycle.inventory()
+    lifecycle.remove_bootstrap()  # nothing there: no error
+    versioned = {"BucketName": "staging", "VersioningConfiguration": {"Status": "Enabled"}}
+    bucket = {**resource("AWS::S3::Bucket", **versioned), "DeletionPolicy": "Retain"}
+    account.deploy("CDKToolkit", {"Bucket": bucket, "Images": resource("AWS::ECR::Repository", RepositoryName="images")})
+    for body in (b"1", b"2"):
+        account.client("s3").put_object(Bucket="staging", Key="asset", Body=body)
+    account.client("s3").delete_object(Bucket="staging", Key="asset")
+    lifecycle.remove_bootstrap()
+    account.stacks.remove("CDKToolkit")
+    assert lifecycle.inventory() == before

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from config.problems import Failed, Unreachable
+from config.problems import Failed, Refused, Unreachable
 from local import lifecycle, processes, state
 
 pytestmark = pytest.mark.cloud
@@ -121,6 +121,22 @@ def test_a_daemon_that_cannot_start_says_why(folder: Path, monkeypatch: pytest.M
 def test_the_base_port_is_used_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(state.BASE_PORT, "21000")
     assert state.choose_ports() == state.Ports(21000, 21001, 21002)
+
+
+@pytest.mark.parametrize("base", ["80", "65534", "many", "-1"])
+def test_a_base_port_that_is_none_is_refused(base: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state.BASE_PORT, base)
+    with pytest.raises(Refused, match="HYPERPOD_RL_LOCAL_PORT"):
+        lifecycle.up()
+    assert not lifecycle.status().running
+
+
+def test_a_base_port_that_is_taken_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setenv(state.BASE_PORT, str(port - 1 if port > 65533 else port))
+        with pytest.raises(Refused, match=f"port {port} cannot be used"):
+            lifecycle.up()
 
 
 def test_chosen_ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:

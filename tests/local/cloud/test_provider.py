@@ -123,3 +123,34 @@ def test_two_associations_may_share_their_cluster(account: Account) -> None:
     account.deploy("two", {**eks(), **{name.upper(): value for name, value in both.items()}})
     found = account.client("eks").list_pod_identity_associations(clusterName="tests")["associations"]
     assert {a["namespace"] for a in found} == {"a", "b"}
+
+
+def test_an_eks_cluster_brings_its_kubernetes_and_takes_it_along(account: Account) -> None:
+    outputs = {"Url": get("Eks", "Endpoint"), "Authority": get("Eks", "CertificateAuthorityData")}
+    made = account.deploy("eks", eks(), outputs)
+    described = account.client("eks").describe_cluster(name="tests")["cluster"]
+    assert described["endpoint"] == made["Url"]
+    assert described["certificateAuthority"]["data"] == made["Authority"]
+    import base64
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    trusted = ssl.create_default_context(cadata=base64.b64decode(made["Authority"]).decode())
+    with urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=10) as answer:
+        assert b"1.34" in answer.read()
+    assert account.destroy("eks") == "DELETE_COMPLETE"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=10)
+
+
+def test_an_eks_cluster_that_failed_halfway_leaves_nothing(account: Account) -> None:
+    from local import lifecycle
+
+    before = lifecycle.inventory()
+    template = eks()
+    template["Eks"]["Properties"]["ResourcesVpcConfig"]["SecurityGroupIds"] = ["sg-0123456789abcdef0"]
+    with pytest.raises(Refused, match="security group"):
+        account.deploy("half", template)
+    account.destroy("half")
+    assert lifecycle.inventory() == before

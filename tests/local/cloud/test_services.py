@@ -155,24 +155,30 @@ def test_a_pods_sdk_gets_the_credentials_of_its_role(account: Account, monkeypat
     made = account.deploy(
         "identity", {**hyperpod(), "Pod": role("pods.eks.amazonaws.com"), "Association": association}, {"Role": get("Pod", "Arn")}
     )
-    import boto3
-
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    port = int(account.endpoint.rsplit(":", 1)[1])
-    for name, value in pod_identity.environment(port, cluster="tests", namespace="ray", service_account="trainer").items():
-        monkeypatch.setenv(name, value)
-    sts = boto3.session.Session(region_name="us-west-2").client("sts", endpoint_url=account.endpoint)
-    assert made["Role"].rsplit("/", 1)[-1] in sts.get_caller_identity()["Arn"]
-    for name, value in pod_identity.environment(port, cluster="tests", namespace="ray", service_account="other").items():
-        monkeypatch.setenv(name, value)
+    assert made["Role"].rsplit("/", 1)[-1] in _caller(account.endpoint, monkeypatch, "trainer")
     import botocore.exceptions
 
+    association["Properties"]["RoleArn"] = get("EksRole", "Arn")
+    account.deploy("identity", {**hyperpod(), "Pod": role("pods.eks.amazonaws.com"), "Association": association})
+    with pytest.raises(botocore.exceptions.CredentialRetrievalError, match="does not have permissions to assume"):
+        _caller(account.endpoint, monkeypatch, "trainer")
     with pytest.raises(botocore.exceptions.CredentialRetrievalError, match="No Pod Identity association"):
-        boto3.session.Session(region_name="us-west-2").client("sts", endpoint_url=account.endpoint).get_caller_identity()
+        _caller(account.endpoint, monkeypatch, "other")
+
+
+def _caller(endpoint: str, monkeypatch: pytest.MonkeyPatch, service_account: str) -> str:
+    """Who a pod of this service account is, by its SDK's own way to credentials."""
+    import boto3
+
+    port = int(endpoint.rsplit(":", 1)[1])
+    for name, value in pod_identity.environment(port, cluster="tests", namespace="ray", service_account=service_account).items():
+        monkeypatch.setenv(name, value)
+    return str(boto3.session.Session(region_name="us-west-2").client("sts", endpoint_url=endpoint).get_caller_identity()["Arn"])
 
 
 def test_an_operation_that_is_not_answered_says_so(account: Account) -> None:

@@ -55,11 +55,9 @@ def ray_cluster(name: str = "skyrl-visgym", *, workers: int = 1, gpus: int = 0, 
         "template": template(gpus),
     }  # fmt: skip
     head = {"rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"}, "template": template(0)}
-    return {
-        "apiVersion": "ray.io/v1", "kind": "RayCluster",
-        "metadata": {"name": name, "namespace": namespace, "annotations": {key.replace("__", "/"): value for key, value in annotations.items()}},
-        "spec": {"rayVersion": "2.57.0", "headGroupSpec": head, "workerGroupSpecs": [group]},
-    }  # fmt: skip
+    metadata = {"name": name, "namespace": namespace, "annotations": {key.replace("__", "/"): text for key, text in annotations.items()}}
+    spec = {"rayVersion": "2.57.0", "headGroupSpec": head, "workerGroupSpecs": [group]}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
 
 
 def install_kuberay(cluster: Cluster, *, wait: bool = False) -> None:

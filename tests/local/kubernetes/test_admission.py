@@ -42,7 +42,7 @@ def with_container(**container: Any) -> dict[str, Any]:
         (config_map(namespace="nowhere"), 'namespaces "nowhere" not found'),
         ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}}, "name or generateName is required"),
         ({"apiVersion": "v1", "metadata": {"name": "x"}}, 'Object "kind" is missing'),
-        ({"apiVersion": "apps/v1beta1", "kind": "Deployment", "metadata": {"name": "x"}}, 'no matches for kind "Deployment" in version "apps/v1beta1"'),
+        ({"apiVersion": "apps/v1beta1", "kind": "Deployment", "metadata": {"name": "x"}}, 'no matches for kind "Deployment" in version'),
     ],
 )  # fmt: skip
 def test_refused(cluster: Cluster, value: dict[str, Any], text: str) -> None:
@@ -89,7 +89,12 @@ def test_nothing_new_enters_a_namespace_that_is_being_deleted(cluster: Cluster) 
 
 def claim(size: str = "1200Gi", **spec: Any) -> dict[str, Any]:
     base = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": {"requests": {"storage": size}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared", "namespace": "default"}, "spec": {**base, **spec}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "shared", "namespace": "default"},
+        "spec": {**base, **spec},
+    }
 
 
 def volume(size: str = "1200Gi", handle: str = "fs-1") -> dict[str, Any]:
@@ -105,7 +110,12 @@ def job(image: str = "a") -> dict[str, Any]:
 
 def binding(role: str) -> dict[str, Any]:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role}
-    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "b", "namespace": "default"}, "roleRef": reference}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "b", "namespace": "default"},
+        "roleRef": reference,
+    }
 
 
 def reselected() -> dict[str, Any]:

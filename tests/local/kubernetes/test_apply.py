@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +106,16 @@ def test_one_manager_always_ends_with_what_it_applied_last(wanted: list[dict[str
     for data in wanted:
         cluster.apply([config_map(**data)], manager="launcher")
     assert cluster.get("ConfigMap", "default", "settings").get("data", {}) == wanted[-1]
+
+
+def test_many_threads_lose_nothing(cluster: Cluster) -> None:
+    def work(number: int) -> None:
+        for turn in range(10):
+            cluster.api.apply(config_map(**{f"k{number}": str(turn)}), manager=f"manager-{number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert cluster.get("ConfigMap", "default", "settings")["data"] == {f"k{number}": "9" for number in range(8)}
 
 
 def test_fields_v1_keeps_every_path() -> None:

@@ -59,7 +59,7 @@ def test_a_second_release_does_not_take_over_the_first_ones_objects(cluster: Clu
 
 
 def test_an_unknown_chart_is_refused_with_those_that_are_known(cluster: Cluster) -> None:
-    with pytest.raises(Rejected, match="kuberay-operater.*knows .*kuberay-operator"):
+    with pytest.raises(Rejected, match=r"kuberay-operater.*knows .*kuberay-operator"):
         install(cluster, "kuberay-operater")
 
 

@@ -63,9 +63,17 @@ def test_pods_leave_a_node_that_is_gone_and_come_back_elsewhere(cluster: Cluster
     assert [pod["spec"]["nodeName"] for pod in cluster.store.select(kind="Pod")] == ["worker-1"]
 
 
+SELECTOR = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+
+
 def pod_with(**spec: Any) -> dict[str, Any]:
     container = {"name": "c", "image": "i", **spec.pop("container", {})}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [container], **spec}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [container], **spec},
+    }
 
 
 def limits(**amounts: str) -> dict[str, Any]:
@@ -78,11 +86,13 @@ def limits(**amounts: str) -> dict[str, Any]:
         ({"container": limits(gpu="3")}, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."),
         ({"container": limits(cpu="49")}, "0/2 nodes are available: 2 Insufficient cpu."),
         ({"container": limits(memory="461Gi")}, "0/2 nodes are available: 2 Insufficient memory."),
-        ({"nodeSelector": {"node.kubernetes.io/instance-type": "ml.p5.48xlarge"}}, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."),
+        ({"nodeSelector": {"node.kubernetes.io/instance-type": "ml.p5.48xlarge"}}, SELECTOR),
         ({"volumes": [{"name": "s", "persistentVolumeClaim": {"claimName": "shared"}}]}, 'persistentvolumeclaim "shared" not found'),
     ],
 )  # fmt: skip
-def test_a_pod_that_fits_nowhere_stays_pending_and_says_why(cluster: Cluster, nodes: list[Node], spec: dict[str, Any], message: str) -> None:
+def test_a_pod_that_fits_nowhere_stays_pending_and_says_why(
+    cluster: Cluster, nodes: list[Node], spec: dict[str, Any], message: str
+) -> None:
     cluster.set_nodes(nodes)
     cluster.apply([pod_with(**spec)], manager="test")
     assert cluster.get("Pod", "default", "p")["status"]["phase"] == "Pending"
@@ -110,6 +120,20 @@ def test_a_pod_needs_its_service_account(cluster: Cluster, nodes: list[Node]) ->
     cluster.apply([deployment(serviceAccountName="missing")], manager="test")
     assert cluster.store.select(kind="Pod") == []
     assert 'serviceaccount "missing" not found' in messages(cluster, "FailedCreate")[0]
+
+
+def test_a_quota_counts_what_is_held(cluster: Cluster, nodes: list[Node]) -> None:
+    cluster.set_nodes(nodes)
+    hard = {"requests.nvidia.com/gpu": "2"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": "default"}, "spec": {"hard": hard}}
+    users = deployment(replicas=3, containers=[{"name": "c", "image": "i", **limits(gpu="1")}])
+    cluster.apply([quota, users, pod_with(), deployment("other")], manager="test")
+    assert cluster.get("Deployment", "default", "web")["status"]["availableReplicas"] == 2
+    assert (
+        "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2"
+        in messages(cluster, "FailedCreate")[0]
+    )
+    assert cluster.get("Pod", "default", "p")["status"]["phase"] == "Running"
 
 
 def test_a_claim_binds_to_the_volume_that_fits(cluster: Cluster) -> None:

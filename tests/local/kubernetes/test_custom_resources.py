@@ -57,7 +57,8 @@ def test_an_object_that_left_the_manifest_is_pruned_by_its_label_only(clusters: 
     new = manifest(labelled("one"), PruneLabel="aws.cdk.eks/prune-c8a")
     resources.update(resources.MANIFEST, physical, old, new, clusters)
     assert cluster.get("ConfigMap", "default", "two") is None
-    assert cluster.get("ConfigMap", "default", "one") and cluster.get("ConfigMap", "default", "stranger")
+    assert cluster.get("ConfigMap", "default", "one")
+    assert cluster.get("ConfigMap", "default", "stranger")
     without = manifest()
     resources.update(resources.MANIFEST, physical, new, without, clusters)
     assert cluster.get("ConfigMap", "default", "one")  # as kubectl without --prune
@@ -80,7 +81,14 @@ def test_bad_manifests(clusters: Clusters, cluster: Cluster, properties: dict[st
 
 
 def chart(**more: Any) -> dict[str, Any]:
-    return {"ClusterName": "demo", "Release": "kuberay", "Chart": "kuberay-operator", "Namespace": "kuberay", "CreateNamespace": "true", **more}
+    return {
+        "ClusterName": "demo",
+        "Release": "kuberay",
+        "Chart": "kuberay-operator",
+        "Namespace": "kuberay",
+        "CreateNamespace": "true",
+        **more,
+    }
 
 
 def test_a_chart_comes_and_goes(clusters: Clusters, cluster: Cluster, nodes: list[Node]) -> None:

@@ -52,7 +52,7 @@ def test_a_claim_in_use_stays_until_its_pods_are_gone(cluster: Cluster, nodes: l
     cluster.set_nodes(nodes)
     user = deployment(volumes=[{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}])
     cluster.apply([volume(), claim(), user], manager="test")
-    with pytest.raises(Rejected, match="kubernetes.io/pvc-protection"):
+    with pytest.raises(Rejected, match=r"kubernetes\.io/pvc-protection"):
         cluster.delete([claim()])
     assert cluster.get("PersistentVolumeClaim", "default", "shared")["metadata"]["deletionTimestamp"]
     cluster.delete([user])

@@ -47,7 +47,9 @@ def test_a_strategic_patch_merges_containers_by_name() -> None:
     new = patched(deployment(), patch, style="strategic", schema=DEPLOYMENT)
     assert [(c["name"], c["image"]) for c in new["spec"]["template"]["spec"]["containers"]] == [("web", "web:2"), ("new", "n")]
     gone = {"spec": {"template": {"spec": {"containers": [{"name": "web", "$patch": "delete"}]}}}}
-    assert [c["name"] for c in patched(new, gone, style="strategic", schema=DEPLOYMENT)["spec"]["template"]["spec"]["containers"]] == ["new"]
+    assert [c["name"] for c in patched(new, gone, style="strategic", schema=DEPLOYMENT)["spec"]["template"]["spec"]["containers"]] == [
+        "new"
+    ]
     replaced = {"spec": {"template": {"spec": {"$patch": "replace", "containers": []}}}}
     assert patched(new, replaced, style="strategic", schema=DEPLOYMENT)["spec"]["template"]["spec"] == {"containers": []}
 

@@ -78,7 +78,9 @@ def test_server_side_apply_over_http(clusters: Clusters, cluster: Cluster, files
         assert (code, made["data"]) == (200, {"a": "1"})
         code, status = await server.call("PATCH", f"{CONFIG_MAPS}/settings?fieldManager=person", config_map(a="2"), **APPLY)
         assert (code, status["kind"], status["reason"]) == (409, "Status", "Conflict")
-        code, made = await server.call("PATCH", f"{CONFIG_MAPS}/settings?fieldManager=person&force=true&dryRun=All", config_map(a="2"), **APPLY)
+        code, made = await server.call(
+            "PATCH", f"{CONFIG_MAPS}/settings?fieldManager=person&force=true&dryRun=All", config_map(a="2"), **APPLY
+        )
         assert (code, made["data"]) == (200, {"a": "2"})
         assert cluster.get("ConfigMap", "default", "settings")["data"] == {"a": "1"}
         code, status = await server.call("PATCH", f"{CONFIG_MAPS}/settings", config_map(a="2"), **APPLY)
@@ -130,7 +132,8 @@ def test_bad_requests_get_a_status(
     async def work(server: Server) -> None:
         got, status = await server.call(method, path, body)
         assert (got, status["kind"], status["status"], status["code"]) == (code, "Status", "Failure", code)
-        assert status["message"] and "Traceback" not in status["message"]
+        assert status["message"]
+        assert "Traceback" not in status["message"]
 
     over_tls(clusters, files, work)
 
@@ -176,7 +179,9 @@ def test_a_watch_tells_what_happens(clusters: Clusters, cluster: Cluster, files:
     over_tls(clusters, files, work)
 
 
-def test_a_watch_with_a_selector_tells_when_an_object_leaves_it(clusters: Clusters, cluster: Cluster, files: certificates.Certificates) -> None:
+def test_a_watch_with_a_selector_tells_when_an_object_leaves_it(
+    clusters: Clusters, cluster: Cluster, files: certificates.Certificates
+) -> None:
     async def work(server: Server) -> None:
         value = config_map()
         value["metadata"]["labels"] = {"team": "rl"}
@@ -204,7 +209,9 @@ def operator(cluster: Cluster) -> None:
     )  # fmt: skip
 
 
-def test_a_connection_needs_operator_cluster_switch_and_creator(clusters: Clusters, cluster: Cluster, files: certificates.Certificates) -> None:
+def test_a_connection_needs_operator_cluster_switch_and_creator(
+    clusters: Clusters, cluster: Cluster, files: certificates.Certificates
+) -> None:
     ask = {"metadata": {"generateName": "skyrl-visgym-"}, "spec": {"clusterName": "skyrl-visgym"}}
     path = "/apis/ray.io/v1/namespaces/default/rayclusters"
 
@@ -254,7 +261,9 @@ KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shut
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is put into .venv/bin by `make setup`")
-def test_the_real_kubectl(clusters: Clusters, cluster: Cluster, nodes: list[Node], files: certificates.Certificates, tmp_path: Path) -> None:
+def test_the_real_kubectl(
+    clusters: Clusters, cluster: Cluster, nodes: list[Node], files: certificates.Certificates, tmp_path: Path
+) -> None:
     cluster.set_nodes(nodes)
 
     async def work(server: Server) -> None:
@@ -281,5 +290,3 @@ def test_the_real_kubectl(clusters: Clusters, cluster: Cluster, nodes: list[Node
         assert "deleted" in await kubectl("delete", "-f", str(tmp_path / "web.yaml"), "--timeout=20s")
 
     over_tls(clusters, files, work)
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+from functools import cache
 
 import pytest
 from botocore.session import Session
@@ -15,11 +16,14 @@ from local.kubernetes.tokens import identity
 KEY, SECRET = "AKIAEXAMPLE", "secret-of-the-test"
 
 
+@cache
 def token(cluster: str = "demo", *, secret: str = SECRET, header: bool = True, action: str = "GetCallerIdentity") -> str:
     session = Session()
     session.set_credentials(KEY, secret)
     client = session.create_client("sts", region_name="us-west-2")
-    signer = RequestSigner(client.meta.service_model.service_id, "us-west-2", "sts", "v4", session.get_credentials(), session.get_component("event_emitter"))
+    signer = RequestSigner(
+        client.meta.service_model.service_id, "us-west-2", "sts", "v4", session.get_credentials(), session.get_component("event_emitter")
+    )
     request = {
         "method": "GET", "url": f"https://sts.us-west-2.amazonaws.com/?Action={action}&Version=2011-06-15", "body": {},
         "headers": {"x-k8s-aws-id": cluster} if header else {}, "context": {},

@@ -190,3 +190,9 @@ def test_shuffled_rewards_change_the_adapter(tiny: Tiny, folder: Path) -> None:
     straight = adapter.read_bytes()
     _train(tiny(resume_mode="none", shuffle_rewards=True))
     assert adapter.read_bytes() != straight
+
+
+def test_foreign_model_folder_is_refused(tiny: Tiny, folder: Path) -> None:
+    (folder / "models" / "base" / "config.json").write_text('{"model_type": "qwen3_vl"}')
+    with pytest.raises(OtherRun, match="no base model of the stand-in"):
+        _train(tiny())

@@ -1,0 +1,227 @@
+"""What each choice of an environment adds and takes away, by type and logical id, in the stack that it touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aws_cdk import App
+
+from config.environment import Environment
+from stacks.cluster import Cluster
+from stacks.data import Data
+from stacks.hyperpod import HyperPod
+from stacks.network import Network, ranges
+from stacks.observability import Observability
+from stacks.platform import Platform
+from stacks.stack import EnvironmentStack
+from stacks.studio import Studio
+from stacks.telemetry import Telemetry
+from stacks.wiring import build
+from tests.stacks.assembly import Assembly, synthesize
+
+Variant = Callable[..., Environment]
+Resources = dict[str, dict[str, object]]
+
+
+@pytest.fixture
+def resources(tmp_path: Path) -> Callable[[type[EnvironmentStack], Environment], Resources]:
+    """Resources of one stack of an environment, alone."""
+
+    def of(stack: type[EnvironmentStack], settings: Environment) -> Resources:
+        folder = tmp_path / f"{stack.__name__}-{len(list(tmp_path.iterdir()))}"
+        made = synthesize(settings, folder, only=lambda app: stack(app, settings))
+        return dict(made.templates[stack.__name__]["Resources"])
+
+    return of
+
+
+def test_an_own_network_gets_our_security_groups_and_nothing_else(variant: Variant, resources: Callable[..., Resources]) -> None:
+    existing = {
+        "vpc_id": "vpc-0123456789abcdef0",
+        "cidr": "10.0.0.0/16",
+        "hyperpod_subnet_id": "subnet-0aaaaaaaaaaaaaaa0",
+        "cluster_subnet_ids": ["subnet-0bbbbbbbbbbbbbbb1", "subnet-0ccccccccccccccc2"],
+    }
+    made = resources(Network, variant("reference", {"network.existing": existing}))
+    kinds = {body["Type"] for body in made.values()}
+    assert kinds == {"AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroupIngress", "AWS::EC2::SecurityGroupEgress", "AWS::SSM::Parameter"}
+    published = {
+        body["Properties"]["Name"].rsplit("/", 1)[-1]: body["Properties"]["Value"]
+        for body in made.values()
+        if body["Type"] == "AWS::SSM::Parameter"
+    }  # type: ignore[index]
+    assert published["vpc-id"] == existing["vpc_id"]
+    assert published["hyperpod-subnet-id"] == existing["hyperpod_subnet_id"]
+    assert [published["cluster-subnet-id-1"], published["cluster-subnet-id-2"]] == existing["cluster_subnet_ids"]
+
+
+def test_a_closed_network_has_endpoints_instead_of_a_way_out(variant: Variant, resources: Callable[..., Resources]) -> None:
+    opened = resources(Network, variant("reference", {}))
+    closed = resources(Network, variant("reference", {"network.egress": "closed", "access.endpoint": "private"}))
+    gone = set(opened) - set(closed)
+    assert {"Nat", "NatAddress", "InternetGateway", "PrivateDefaultRoute", "PublicSubnet1", "PublicSubnet2"} <= gone
+    added = {name for name in set(closed) - set(opened) if closed[name]["Type"] == "AWS::EC2::VPCEndpoint"}
+    assert added == {
+        "EndpointSagemakerApi",
+        "EndpointEks",
+        "EndpointEksAuth",
+        "EndpointEc2",
+        "EndpointElasticloadbalancing",
+        "EndpointEcrApi",
+        "EndpointEcrDkr",
+        "EndpointSts",
+        "EndpointKms",
+        "EndpointLogs",
+        "EndpointMonitoring",
+        "EndpointFsx",
+        "EndpointLambda",
+        "EndpointApsWorkspaces",
+        "EndpointGrafanaWorkspace",
+    }
+    assert "S3Endpoint" in opened
+    assert "S3Endpoint" in closed
+    assert not any(body["Type"] == "AWS::EC2::InternetGateway" for body in closed.values())
+
+
+@pytest.mark.parametrize(("cidr", "zones", "prefix"), [("10.192.0.0/16", 2, 24), ("10.192.0.0/24", 3, 27), ("10.192.0.0/20", 2, 24)])
+def test_subnets_fit_the_range_and_do_not_overlap(cidr: str, zones: int, prefix: int) -> None:
+    from ipaddress import IPv4Network
+
+    cut = ranges(cidr, zones)
+    made = [IPv4Network(text) for text in (*cut.cluster, *cut.public)]
+    assert len(cut.cluster) == len(cut.public) == zones
+    assert {network.prefixlen for network in made} == {prefix}
+    assert all(network.subnet_of(IPv4Network(cidr)) for network in made)
+    assert not any(one.overlaps(two) for index, one in enumerate(made) for two in made[index + 1 :])
+
+
+def test_own_keys_reach_bucket_file_system_images_and_secrets(variant: Variant, resources: Callable[..., Resources]) -> None:
+    settings = variant("reference", {"storage.encryption": "kms"})
+    data = resources(Data, settings)
+    assert [body["Type"] for body in data.values()].count("AWS::KMS::Key") == 1
+    text = json.dumps(data)
+    assert "KmsKeyId" in data["FileSystem"]["Properties"]  # type: ignore[operator]
+    assert '"EncryptionType": "KMS"' in text
+    assert '"SSEAlgorithm": "aws:kms"' in text
+    cluster = resources(Cluster, settings)
+    (eks,) = [body for body in cluster.values() if body["Type"] == "AWS::EKS::Cluster"]
+    assert eks["Properties"]["EncryptionConfig"][0]["Resources"] == ["secrets"]  # type: ignore[index]
+    assert "kms:GenerateDataKey" in json.dumps(resources(Platform, settings))
+
+
+def test_export_to_s3_links_the_runs_folder(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Data, variant("reference", {"storage.file_system.export_to_s3": True}))
+    properties = made["RunsExport"]["Properties"]
+    assert properties["FileSystemPath"] == "/runs"  # type: ignore[index]
+    assert properties["S3"] == {"AutoExportPolicy": {"Events": ["NEW", "CHANGED", "DELETED"]}}  # type: ignore[index]
+    assert "RunsExport" not in resources(Data, variant("reference", {}))
+
+
+def test_removal_decides_what_stays_and_what_is_emptied(variant: Variant, resources: Callable[..., Resources]) -> None:
+    def kinds(removal: str) -> tuple[Resources, set[object]]:
+        made = resources(Data, variant("reference", {"storage.removal": removal}))
+        return made, {body["Type"] for body in made.values()}
+
+    destroy, destroy_kinds = kinds("destroy")
+    backup, backup_kinds = kinds("backup")
+    retain, retain_kinds = kinds("retain")
+    assert "Custom::EmptiedBucket" in destroy_kinds
+    assert "Custom::FinalBackup" in backup_kinds
+    assert {"Custom::EmptiedBucket", "Custom::FinalBackup"} & retain_kinds == set()
+    assert [made["FileSystem"]["DeletionPolicy"] for made in (destroy, backup, retain)] == ["Delete", "Delete", "RetainExceptOnCreate"]
+
+
+def test_a_restored_file_system_comes_from_its_backup(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Data, variant("reference", {"storage.file_system.restore_from_backup": "backup-0123456789abcdef0"}))
+    assert made["FileSystem"]["Properties"]["BackupId"] == "backup-0123456789abcdef0"  # type: ignore[index]
+
+
+def test_a_group_carries_spot_plan_checks_labels_taints_and_threads(variant: Variant, resources: Callable[..., Resources]) -> None:
+    plan = "arn:aws:sagemaker:us-west-2:111122223333:training-plan/mine"
+    settings = variant(
+        "reference",
+        {
+            "instance_groups.0.capacity": "spot",
+            "instance_groups.0.labels": {"team": "rl"},
+            "instance_groups.0.taints": [{"key": "system", "value": "only", "effect": "NoSchedule"}],
+            "instance_groups.1.threads_per_core": 1,
+            "instance_groups.2.training_plan_arn": plan,
+        },
+    )
+    system, head, workers = resources(HyperPod, settings)["HyperPod"]["Properties"]["InstanceGroups"]  # type: ignore[index]
+    assert system["CapacityRequirements"] == {"Spot": {}}
+    assert system["KubernetesConfig"] == {"Labels": {"team": "rl"}, "Taints": [{"Key": "system", "Value": "only", "Effect": "NoSchedule"}]}
+    assert head["ThreadsPerCore"] == 1
+    assert workers["TrainingPlanArn"] == plan
+    assert workers["OnStartDeepHealthChecks"] == ["InstanceStress"]
+    assert "CapacityRequirements" not in workers
+
+
+def test_karpenter_and_tiered_storage(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(HyperPod, variant("reference", {"hyperpod.autoscaling": "karpenter", "hyperpod.tiered_storage_percent": 20}))
+    properties = made["HyperPod"]["Properties"]
+    assert properties["AutoScaling"] == {"Mode": "Enable", "AutoScalerType": "Karpenter"}  # type: ignore[index]
+    assert properties["TieredStorageConfig"] == {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 20}  # type: ignore[index]
+    assert any(name.startswith("ScalerRole") for name in made)
+    plain = resources(HyperPod, variant("reference", {}))
+    assert {"AutoScaling", "TieredStorageConfig", "ClusterRole"} & set(plain["HyperPod"]["Properties"]) == set()  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("choice", "providers"), [("identity-center", ["AWS_SSO"]), ("saml", ["SAML"]), ("none", None)])
+def test_grafana_is_a_choice(variant: Variant, resources: Callable[..., Resources], choice: str, providers: list[str] | None) -> None:
+    settings = variant("reference", {"observability.grafana": choice})
+    made = resources(Telemetry, settings)
+    tags = resources(HyperPod, settings)["HyperPod"]["Properties"]["Tags"]  # type: ignore[index]
+    configuration = json.dumps(resources(Observability, settings)["AddOn"])
+    if providers is None:
+        assert "Grafana" not in made
+    else:
+        assert made["Grafana"]["Properties"]["AuthenticationProviders"] == providers  # type: ignore[index]
+    assert ("grafana-workspace" in {tag["Key"] for tag in tags}) is (providers is not None)
+    assert ("amgWorkspace" in configuration) is (providers is not None)
+    assert "Prometheus" in made
+
+
+def test_without_observability_two_stacks_are_missing(variant: Variant, tmp_path: Path) -> None:
+    settings = variant("reference", {"observability.enabled": False})
+
+    def names(app: App) -> None:
+        assert {stack.node.id for stack in build(app, settings)} == {"Network", "Data", "Cluster", "HyperPod", "NodesReady", "Platform"}
+
+    synthesize(settings, tmp_path / "out", only=names)
+
+
+def test_a_budget_is_made_when_it_is_named(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Observability, variant("reference", {"observability.monthly_budget_usd": 30000}))
+    assert made["Budget"]["Properties"]["Budget"]["BudgetLimit"] == {"Amount": 30000, "Unit": "USD"}  # type: ignore[index]
+    assert "Budget" not in resources(Observability, variant("reference", {}))
+
+
+def test_studio_adds_a_domain_with_access(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Studio, variant("reference", {"studio.enabled": True}))
+    kinds = sorted(str(body["Type"]) for body in made.values())
+    assert kinds == ["AWS::EKS::AccessEntry", "AWS::IAM::Role", "AWS::SageMaker::Domain", "AWS::SageMaker::UserProfile"]
+    assert "eks:AccessKubernetesApi" in json.dumps(made)
+
+
+def test_a_domain_brings_the_endpoint_operator(variant: Variant, resources: Callable[..., Resources]) -> None:
+    plain = resources(Platform, variant("reference", {}))
+    named = resources(
+        Platform, variant("reference", {"remote_access.domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}})
+    )
+    (added,) = set(named) - set(plain)
+    assert named[added]["Properties"]["Release"] == "hyperpod-ray-endpoint-operator"  # type: ignore[index]
+    assert json.loads(named[added]["Properties"]["Values"])["domain"] == "ray.example.com"  # type: ignore[index]
+
+
+def test_a_closed_network_installs_every_chart_from_its_own_registry(variant: Variant, tmp_path: Path) -> None:
+    settings = variant("production", {})
+    made: Assembly = synthesize(settings, tmp_path / "out")
+    repositories = {body["Properties"]["RepositoryName"] for body in made.resources("AWS::ECR::Repository", "Cluster").values()}
+    for name, body in made.resources("Custom::AWSCDK-EKS-HelmChart").items():
+        address = body["Properties"]["Repository"]
+        assert address.startswith("oci://111122223333.dkr.ecr.us-west-2.amazonaws.com/"), name
+        assert address.split("/", 3)[3] in repositories, f"{name}: nothing mirrors {address}"
