@@ -33,6 +33,13 @@ def labels(env: Environment, *, instance: str, component: str) -> dict[str, str]
     }
 
 
+def metadata(
+    name: str, *, labels: Mapping[str, str], namespace: str | None = None, annotations: Mapping[str, str] | None = None
+) -> cdk8s.ApiObjectMetadata:
+    """Metadata with the name as given: what every construct of cdk8s-plus needs so as not to hash one."""
+    return cdk8s.ApiObjectMetadata(name=name, namespace=namespace, labels=dict(labels), annotations=dict(annotations or {}) or None)
+
+
 def add(
     into: cdk8s.Chart,
     api_version: str,
@@ -45,7 +52,7 @@ def add(
     **body: Any,
 ) -> None:
     """Add one object. `body` holds its other top-level fields (`spec`, `rules`, ...) as plain JSON values without nulls."""
-    metadata = cdk8s.ApiObjectMetadata(name=name, namespace=namespace, labels=dict(labels), annotations=dict(annotations or {}) or None)
-    made = cdk8s.ApiObject(into, f"{kind}-{namespace or ''}-{name}", api_version=api_version, kind=kind, metadata=metadata)
+    given = metadata(name, labels=labels, namespace=namespace, annotations=annotations)
+    made = cdk8s.ApiObject(into, f"{kind}-{namespace or ''}-{name}", api_version=api_version, kind=kind, metadata=given)
     for field, value in body.items():
         made.add_json_patch(cdk8s.JsonPatch.add(f"/{field}", value))

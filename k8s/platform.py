@@ -6,6 +6,7 @@ import hashlib
 import json
 
 import cdk8s
+import cdk8s_plus_27 as kplus
 
 from config import capacity, images, names
 from config.environment import Environment
@@ -20,6 +21,12 @@ NOMINAL_SIZE = "1200Gi"
 RAY_PODS = {"ray.io/is-ray-node": "yes"}
 # Ray's own metrics, the autoscaler's and the dashboard's (KubeRay's default ports).
 METRICS_PORTS = (pods.METRICS_PORT, 44217, 44227)
+# API group -> kinds that a reader of a namespace sees.
+READABLE = {
+    "": ("pods", "pods/log", "events", "services", "persistentvolumeclaims"),
+    "ray.io": ("rayclusters", "rayservices", "rayjobs"),
+    "batch": ("jobs",),
+}
 FOLDERS = ("models", "datasets", "runs", "cache")
 
 
@@ -46,7 +53,7 @@ def _namespace(made: cdk8s.Chart, env: Environment, name: str) -> None:
     version = f"v{env.version_set.platform.kubernetes}"
     security = {f"pod-security.kubernetes.io/{mode}": level for mode, level in (("enforce", "baseline"), ("warn", "baseline"))}
     pinned = {f"pod-security.kubernetes.io/{mode}-version": version for mode in ("enforce", "warn")}
-    objects.add(made, "v1", "Namespace", name, labels=_labels(env, "namespace") | security | pinned)
+    kplus.Namespace(made, f"Namespace-{name}", metadata=objects.metadata(name, labels=_labels(env, "namespace") | security | pinned))
 
 
 def _identities(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
@@ -57,27 +64,26 @@ def _identities(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
         accounts.append((names.SERVING_SERVICE_ACCOUNT, "serving"))
     for account, component in accounts:
         # No token of the API server: Ray needs none, and Pod Identity mounts its own.
-        objects.add(
-            made, "v1", "ServiceAccount", account, namespace=namespace, labels=_labels(env, component), automountServiceAccountToken=False
+        kplus.ServiceAccount(
+            made,
+            f"ServiceAccount-{namespace}-{account}",
+            metadata=objects.metadata(account, namespace=namespace, labels=_labels(env, component)),
+            automount_token=False,
         )
-    read = ["get", "list", "watch"]
-    rules: list[Json] = [
-        {"apiGroups": [""], "resources": ["pods", "pods/log", "events", "services", "persistentvolumeclaims"], "verbs": read},
-        {"apiGroups": ["ray.io"], "resources": ["rayclusters", "rayservices", "rayjobs"], "verbs": read},
-        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": read},
-    ]
     # For people who look and do not touch; who they are is an access entry's Kubernetes group.
-    objects.add(made, "rbac.authorization.k8s.io/v1", "Role", "ray-reader", namespace=namespace, labels=_labels(env, "access"), rules=rules)
-    objects.add(
-        made,
-        "rbac.authorization.k8s.io/v1",
-        "RoleBinding",
-        "ray-reader",
-        namespace=namespace,
-        labels=_labels(env, "access"),
-        roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ray-reader"},
-        subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": f"{names.PREFIX}:readers"}],
+    role = kplus.Role(
+        made, f"Role-{namespace}-ray-reader", metadata=objects.metadata("ray-reader", namespace=namespace, labels=_labels(env, "access"))
     )
+    for group, kinds in READABLE.items():
+        # jsii declares the class and its interface apart, so a type checker sees no relation between them.
+        role.allow_read(*(kplus.ApiResource.custom(api_group=group, resource_type=kind) for kind in kinds))  # type: ignore[arg-type]
+    binding = kplus.RoleBinding(
+        made,
+        f"RoleBinding-{namespace}-ray-reader",
+        metadata=objects.metadata("ray-reader", namespace=namespace, labels=_labels(env, "access")),
+        role=role,
+    )
+    binding.add_subjects(kplus.Group.from_name(made, f"Group-{namespace}-readers", f"{names.PREFIX}:readers"))
 
 
 def volume(env: Environment, namespace: str) -> str:

@@ -101,7 +101,7 @@ class HyperPod(EnvironmentStack):
         )
 
     def _scripts(self, bucket: s3.Bucket) -> tuple[Construct, str]:
-        """Put the script under a prefix that names its content: a new script is a new address, which HyperPod takes without interruption."""
+        """Put the script under a prefix that names its content: a new script is a new address, taken without interruption."""
         text = SCRIPT.read_text(encoding="utf-8")
         prefix = f"lifecycle/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         arn = bucket_arn(self, bucket.bucket_name)

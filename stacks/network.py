@@ -121,7 +121,7 @@ class Network(EnvironmentStack):
         return subnet
 
     def _way_out(self, vpc: ec2.CfnVPC, private: ec2.CfnRouteTable) -> None:
-        """One NAT gateway, in the AZ of the nodes: their traffic then stays in it, and with that AZ gone nothing is left that would use another."""
+        """One NAT gateway, in the AZ of the nodes: their traffic stays in it, and without that AZ nothing is left to use another."""
         gateway = ec2.CfnInternetGateway(self, "InternetGateway")
         attached = ec2.CfnVPCGatewayAttachment(self, "InternetGatewayAttachment", vpc_id=vpc.ref, internet_gateway_id=gateway.ref)
         public = ec2.CfnRouteTable(self, "PublicRoutes", vpc_id=vpc.ref)

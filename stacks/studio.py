@@ -37,6 +37,7 @@ class Studio(EnvironmentStack):
                 Allow(["sagemaker:ListClusters"], ["*"], why="a list names no cluster"),
             ],
         )
+        closed = settings.network.egress == "closed"
         domain = sagemaker.CfnDomain(
             self,
             "Domain",
@@ -45,8 +46,9 @@ class Studio(EnvironmentStack):
             vpc_id=self.read(Shared.VPC),
             # The control plane's subnets: pods take their addresses from the nodes' subnet.
             subnet_ids=[self.read(Shared.CLUSTER_SUBNET, 1)],
-            app_network_access_type="VpcOnly",
-            default_user_settings={"executionRole": user.role_arn, "securityGroups": [self.read(Shared.HANDLER_GROUP)]},
+            app_network_access_type="VpcOnly" if closed else "PublicInternetOnly",
+            # Apps inside the VPC speak to each other and to their home directory, which this group's own rule lets them.
+            default_user_settings={"executionRole": user.role_arn, "securityGroups": [self.read(Shared.NODES_GROUP)] if closed else None},
         )
         sagemaker.CfnUserProfile(
             self,

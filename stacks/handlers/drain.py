@@ -38,7 +38,8 @@ def drain(server: Api, *, patience_seconds: float) -> None:
             server.delete(path)
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"still there after {patience_seconds / 60:.0f} minutes: {', '.join(left)}; look at their finalizers, then delete the stack again"
+                f"still there after {patience_seconds / 60:.0f} minutes: {', '.join(left)}; "
+                "look at their finalizers, then delete the stack again"
             )
         LOG.info("waiting for %s", ", ".join(left))
         time.sleep(POLL_SECONDS)

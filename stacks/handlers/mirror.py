@@ -30,7 +30,8 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
             failed = [phase["phaseType"] for phase in build.get("phases", ()) if phase.get("phaseStatus") == "FAILED"]
             link = build.get("logs", {}).get("deepLink", "its log group")
             raise RuntimeError(
-                f"build {build_id} ended as {build['buildStatus']} in {', '.join(failed) or 'an unknown phase'}; read {link}, then deploy again"
+                f"build {build_id} ended as {build['buildStatus']} in {', '.join(failed) or 'an unknown phase'}; "
+                f"read {link}, then deploy again"
             )
         time.sleep(POLL_SECONDS)
     raise RuntimeError(

@@ -97,6 +97,7 @@ def last_events(cluster: str) -> list[str]:
     client = boto3.client("sagemaker")
     try:
         answer = client.list_cluster_events(ClusterName=cluster, SortBy="EventTime", SortOrder="Descending", MaxResults=EVENTS_QUOTED)
-    except (ClientError, BotoCoreError) as error:  # the events only explain; without them the sentence before them stands
+    except (ClientError, BotoCoreError, AttributeError) as error:
+        # They only explain; the sentence before them stands without. Lambda's own boto3 may be older than this call (AttributeError).
         return [f"they could not be read ({error})"]
     return [f"{entry.get('InstanceGroupName', '')} {entry.get('Description', '')}".strip()[:200] for entry in answer.get("Events", ())]
