@@ -107,7 +107,8 @@ def down(*, purge: bool = False) -> None:
 def _remove_volatile() -> None:
     folder = state.folder()
     (folder / "state.json").unlink(missing_ok=True)
-    for path in (folder / "tmp", folder / "certificates", state.ray_folder()):
+    # `cache` holds the launcher's kubeconfig for a cluster that is gone with the daemon.
+    for path in (folder / "tmp", folder / "certificates", folder / "cache", state.ray_folder()):
         shutil.rmtree(path, ignore_errors=True)
     (folder / "kubeconfig").unlink(missing_ok=True)
 

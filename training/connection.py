@@ -176,6 +176,8 @@ def translated(error: BaseException, what: str) -> BaseException:
     said = " ".join(str(error).split())
     if said.startswith("Resource not found for cluster"):
         return Missing(f"there is no RayCluster behind {what.removeprefix('Ray at ')}; make it first: `hyperpod-rl cluster up`")
+    if "Failed to get head node agent" in said:  # a 500 of ray/dashboard/modules/job/job_head.py, 10 s after the call
+        return Lost(f"{what} answers, but its job agent is not up (yet): try again, and see dashboard_agent.log on the head if it stays so")
     answered = re.search(r"Request failed with status code (\d+): (.*)", said)
     # 401/403 is an expired session, 502-504 a proxy before a dashboard that restarts.
     if answered and answered[1] not in ("401", "403", "502", "503", "504"):

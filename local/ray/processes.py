@@ -40,6 +40,7 @@ class RayNode:
     ready: bool = False
     start_after: float = 0.0
     started_at: float = 0.0
+    agent_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -39,7 +39,6 @@ _KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "NODE_PA
 _STATIC_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
 DASHBOARD_PORT = 8265
-AGENT_PORT = 52365
 
 
 @dataclass
@@ -235,6 +234,9 @@ class Runtime:
         name = pod["metadata"]["name"]
         group = next(g for g in manifest.groups(cluster) if g.name == pod["metadata"]["labels"]["ray.io/group"])
         flags = ["start", "--block", f"--node-ip-address={node.address}", f"--temp-dir={node.temporary}"]
+        # The agent listens on this port of 127.0.0.1 too, where it would meet the agents of the other pods and of other Rays.
+        node.agent_port = processes.free_port()
+        flags.append(f"--dashboard-agent-listen-port={node.agent_port}")
         flags += ["--disable-usage-stats", f"--object-store-memory={manifest.OBJECT_STORE_BYTES}", *manifest.resource_flags(group)]
         if group.head:
             running.gcs_port = processes.free_port()
@@ -284,7 +286,7 @@ class Runtime:
 
     def _is_ready(self, pod: Object, node: RayNode) -> bool:
         """KubeRay's readiness probes: the node's agent and, on the head, the dashboard. Without its agent a head takes no job."""
-        if not node.has_started() or not _healthy(f"http://{node.address}:{AGENT_PORT}/api/local_raylet_healthz"):
+        if not node.has_started() or not _healthy(f"http://{node.address}:{node.agent_port}/api/local_raylet_healthz"):
             return False
         return not operator.is_head(pod) or _healthy(f"http://{node.address}:{DASHBOARD_PORT}/api/gcs_healthz")
 

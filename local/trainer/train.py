@@ -230,16 +230,20 @@ class Run:
         ]
         files = {
             "unknown.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode(),
-            "aggregated_results.jsonl": (json.dumps({**metrics, "stand_in": shared.STAND_IN}) + "\n").encode(),
+            "aggregated_results.jsonl": (
+                json.dumps({**metrics, "oracle_bound": self._solvable() / len(HELD_OUT), "stand_in": shared.STAND_IN}) + "\n"
+            ).encode(),
         }
         target = self.settings.exports / "dumped_evals" / f"global_step_{step}_evals"
         target.parent.mkdir(parents=True, exist_ok=True)
         shared.write_folder(target, files, progress=lambda name: self.progress(f"dump {name}"))
 
+    def _solvable(self) -> int:
+        return oracle_bound((maze(seed) for seed in HELD_OUT), max_turns=self.settings.evaluation.max_turns)
+
     def _bound(self) -> None:
         turns = self.settings.evaluation.max_turns
-        solvable = oracle_bound((maze(seed) for seed in HELD_OUT), max_turns=turns)
-        self.log(f"Oracle bound: {solvable} of {len(HELD_OUT)} held-out mazes can be solved within {turns} turns")
+        self.log(f"Oracle bound: {self._solvable()} of {len(HELD_OUT)} held-out mazes can be solved within {turns} turns")
 
     def _flush(self, step: int) -> None:
         self.log_step(step, dict(sorted(self.metrics.items())))

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from stacks.handlers import custom_resource, drain, empty_bucket, kubernetes_api, mirror, nodes_ready
+from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, kubernetes_api, mirror, nodes_ready
 
 EVENT = {
     "RequestType": "Create",
@@ -248,3 +248,52 @@ def test_a_failed_mirror_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(mirror.boto3, "client", lambda _: client)
         with pytest.raises(RuntimeError, match=r"FAILED in BUILD; read https://logs.invalid"):
             mirror.work({"RequestType": "Create", "ResourceProperties": {"Project": "charts"}})
+
+
+BACKUP = {
+    "RequestId": "request",
+    "PhysicalResourceId": "final-backup/fs-0123456789abcdef0",
+    "ResourceProperties": {"FileSystemId": "fs-0123456789abcdef0", "Name": "hyperpod-rl-reference"},
+}
+
+
+@pytest.mark.usefixtures("_credentials")
+@pytest.mark.parametrize(("lifecycle", "complete"), [("CREATING", False), ("AVAILABLE", True)])
+def test_the_last_backup_is_waited_for(monkeypatch: pytest.MonkeyPatch, lifecycle: str, complete: bool) -> None:
+    client = boto3.client("fsx")
+    backup = {
+        "BackupId": "backup-0123456789abcdef0",
+        "Lifecycle": "CREATING",
+        "Type": "USER_INITIATED",
+        "CreationTime": 0,
+        "FileSystem": {},
+    }
+    with Stubber(client) as stub:
+        stub.add_response("create_backup", {"Backup": backup})
+        stub.add_response(
+            "describe_backups", {"Backups": [{**backup, "Lifecycle": lifecycle}]}, {"BackupIds": ["backup-0123456789abcdef0"]}
+        )
+        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
+        begun = final_backup.on_event({**BACKUP, "RequestType": "Delete"}, None)
+        assert final_backup.is_complete({**BACKUP, **begun, "RequestType": "Delete"}, None) == {"IsComplete": complete}
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_backup_that_failed_keeps_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("fsx")
+    backup = {"BackupId": "backup-0123456789abcdef0", "Lifecycle": "FAILED", "Type": "USER_INITIATED", "CreationTime": 0, "FileSystem": {}}
+    with Stubber(client) as stub:
+        stub.add_response("describe_backups", {"Backups": [{**backup, "FailureDetails": {"Message": "no space"}}]})
+        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
+        with pytest.raises(RuntimeError, match=r"FAILED \(no space\); the file system was kept"):
+            final_backup.is_complete({**BACKUP, "RequestType": "Delete", "BackupId": "backup-0123456789abcdef0"}, None)
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_file_system_that_is_gone_needs_no_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("fsx")
+    with Stubber(client) as stub:
+        stub.add_client_error("create_backup", "FileSystemNotFound")
+        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
+        begun = final_backup.on_event({**BACKUP, "RequestType": "Delete"}, None)
+        assert final_backup.is_complete({**BACKUP, **begun, "RequestType": "Delete"}, None) == {"IsComplete": True}

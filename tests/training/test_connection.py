@@ -119,6 +119,7 @@ def test_no_ray_cluster_names_the_step(env: Environment, monkeypatch: pytest.Mon
         ("Request failed with status code 404: Job x does not exist.", connection.Answered),
         ("Request failed with status code 500: Traceback: no.", connection.Answered),
         ("Request failed with status code 401: no session.", connection.Lost),
+        ("Request failed with status code 500: Traceback: Failed to get head node agent within 10 seconds.", connection.Lost),
         ("Request failed with status code 502: Bad gateway.", connection.Lost),
         ("WebSocket connection closed unexpectedly with close code 1006", connection.Lost),
         ("Failed to connect to Ray at address: http://127.0.0.1:1.", connection.Lost),
