@@ -152,6 +152,17 @@ def file_system_capacity(env: Environment) -> Iterator[Problem]:
         )
 
 
+def no_backup_of_a_linked_file_system(env: Environment) -> Iterator[Problem]:
+    """FSx backs up no file system that is linked to S3 (https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html)."""
+    if not env.storage.file_system.export_to_s3:
+        return
+    rule = "FSx takes no backups of a file system that exports to S3"
+    if days := env.storage.file_system.backup_retention_days:
+        yield Problem("storage.file_system.backup_retention_days", str(days), rule, "set it to 0, or export_to_s3 to false")
+    if env.storage.removal == "backup":
+        yield Problem("storage.removal", "backup", rule, "use retain or destroy, or set export_to_s3 to false")
+
+
 def removal_fits_protection(env: Environment) -> Iterator[Problem]:
     """A protected stack cannot be destroyed, so data that goes with it contradicts it."""
     if env.termination_protection and env.storage.removal == "destroy":
@@ -283,6 +294,7 @@ RULES: tuple[Rule, ...] = (
     spot_without_plan,
     volume_holds_image,
     file_system_capacity,
+    no_backup_of_a_linked_file_system,
     removal_fits_protection,
     zones_fit_region,
     networks_apart,

@@ -27,7 +27,7 @@ ENVIRONMENT = "local"
 RUN = "demo"
 OUT = f"cdk.out/{ENVIRONMENT}"
 # The first checkpoint must be there, or nothing would be resumed; a little later, so that some steps are really lost.
-KILL_AFTER_CHECKPOINT_SECONDS = 3.0
+KILL_AFTER_CHECKPOINT_SECONDS = 6.0
 NOTHING_LEFT = "nothing left: 0 stacks, 0 resources, 0 processes"
 
 UP = "hyperpod-rl local up"
@@ -41,9 +41,17 @@ CLUSTER_UP = "hyperpod-rl cluster up"
 SUBMIT = f"hyperpod-rl submit --run-id {RUN}"
 FOLLOW = f"hyperpod-rl follow {RUN}"
 STATUS = f"hyperpod-rl status {RUN}"
+# The article's own way in, through the unmodified toolkit.
+PLAIN_RAY = f"ray job status {RUN}-a2 --address sagemaker_ray://skyrl-visgym/training"
+LIST = "hyperpod-rl list"
+CLUSTER_STATUS = "hyperpod-rl cluster status"
+PODS = "kubectl get pods -n training"
 CLUSTER_DOWN = "hyperpod-rl cluster down"
 DESTROY = f"cdk destroy --all --force --app {OUT}"
 DOWN = "hyperpod-rl local down"
+
+# Everything that the demo types, for the pages that show the same.
+COMMANDS = (UP, SYNTH, *DEPLOY, CLUSTER_UP, CLUSTER_STATUS, PODS, SUBMIT, FOLLOW, STATUS, LIST, PLAIN_RAY, CLUSTER_DOWN, DESTROY, DOWN)
 
 
 class StepFailed(Exception):
@@ -85,6 +93,8 @@ def _demo(begin: float) -> int:
         for command in DEPLOY:
             _run(command)
         _run(CLUSTER_UP)
+        _run(CLUSTER_STATUS)
+        _run(PODS)
         _run(SUBMIT)
         with _killed_after_its_first_checkpoint():
             _run(FOLLOW, expect=1)
@@ -92,6 +102,8 @@ def _demo(begin: float) -> int:
         _run(SUBMIT)
         _run(FOLLOW)
         _run(STATUS)
+        _run(LIST)
+        _run(PLAIN_RAY)
         _run(CLUSTER_DOWN)
         _run(DESTROY)
         print("\n# undo `cdk bootstrap`: empty its bucket, delete its stack")

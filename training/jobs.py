@@ -58,6 +58,9 @@ class Attempt:
             "metadata": {key: value for key, value in (self.metadata or {}).items() if key != "overrides"},
         }  # fmt: skip
 
+# ray/dashboard/modules/job/job_head.py
+NO_AGENT = "No available agent"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -87,7 +90,7 @@ def submit(connection: Connection, specification: Specification) -> Outcome:
 
     Raises Refused if the run runs with another specification, or another run holds the GPUs; Unreachable; Failed if Ray refuses.
     """
-    env, run_id = connection.environment, specification.run_id
+    env, run_id, waiting = connection.environment, specification.run_id, False
     for _ in range(5):
         known = runs(connection)
         mine = known.get(run_id, ())
@@ -106,9 +109,16 @@ def submit(connection: Connection, specification: Specification) -> Outcome:
         except Answered as error:
             if "already exists" in str(error):
                 continue  # somebody was faster, or our own first call had arrived: look again
+            if NO_AGENT in str(error):
+                # Ray itself has waited 10 s for the head's job agent, which comes up after the dashboard.
+                connection.note("the Ray head takes no jobs yet; trying again")
+                waiting = True
+                continue
             raise Failed(f"Ray refused the job: {_first_line(str(error))}") from None
         started = Attempt(run_id, number, "PENDING", metadata=metadata, start=time.time())
         return Outcome("submitted", started, changes=_differences(last, specification) if last is not None else ())
+    if waiting:
+        raise Unreachable("the Ray head takes no jobs: its job agent does not come up; see `hyperpod-rl cluster status`, and its pod's log")
     raise Unreachable(f"the job table of the Ray cluster keeps changing under run {run_id}; submit it again")
 
 

@@ -72,6 +72,8 @@ def test_account_can_be_given_beside_the_file() -> None:
         ("    deep_health_checks: [InstanceStress]", "    deep_health_checks: [InstanceStress]\n    taints: [{key: mine}]",
          "instance_groups[2].taints", "drop one of the two"),
         ("  removal: retain", "  removal: destroy\ntermination_protection: true", "storage.removal", "backup or retain"),
+        ("capacity_gib: 4800", "capacity_gib: 4800\n    export_to_s3: true\n    backup_retention_days: 7",
+         "storage.file_system.backup_retention_days", "exports to S3"),
         ("project: hyperpod-rl", "project: 7", "tags.project", "quotes"),
     ],
 )  # fmt: skip

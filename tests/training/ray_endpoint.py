@@ -40,11 +40,11 @@ def free_port() -> int:
 def real_ray(*, cpus: int = 2) -> Iterator[str]:
     """A Ray head of processes; the dashboard's address. Ends them all."""
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))  # Unix sockets allow 107 characters
-    port, dashboard = free_port(), free_port()
+    port, dashboard, agent = free_port(), free_port(), free_port()
     command = [
         str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}",
         "--node-ip-address=127.0.0.1", f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
-        f"--dashboard-agent-listen-port={free_port()}", f"--temp-dir={folder}", "--disable-usage-stats", "--object-store-memory=100000000",
+        f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}", "--disable-usage-stats", "--object-store-memory=100000000",
     ]  # fmt: skip
     variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     with (folder / "start.log").open("wb") as log:
@@ -54,7 +54,12 @@ def real_ray(*, cpus: int = 2) -> Iterator[str]:
         for _ in range(600):
             if process.poll() is not None:
                 raise RuntimeError((folder / "start.log").read_text())
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/api/jobs/", timeout=2):
+            # The dashboard hands jobs to the head's agent, which comes up after it.
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{address}/api/jobs/", timeout=2),
+                urllib.request.urlopen(f"http://127.0.0.1:{agent}/api/local_raylet_healthz", timeout=2),
+            ):
                 break
             time.sleep(0.1)
         else:

@@ -183,3 +183,30 @@ def test_one_lost_call_is_repeated_two_are_told() -> None:
     assert jobs.runs(connection(ray)) == {}
     with pytest.raises(Unreachable, match="cannot be reached"):
         jobs.runs(connection(FakeRay(drop=2)))
+
+
+class SlowHead(FakeRay):
+    """A head whose job agent comes up late: Ray answers 500 for a while."""
+
+    def __init__(self, *, refusals: int) -> None:
+        super().__init__()
+        self.refusals = refusals
+
+    def submit_job(self, **arguments: object) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("Request failed with status code 500: No available agent to submit job, please try again later.")
+        return str(super().submit_job(**arguments))  # type: ignore[arg-type]
+
+
+def test_a_head_whose_job_agent_is_late_gets_the_job_in_the_end() -> None:
+    ray = SlowHead(refusals=2)
+    assert jobs.submit(connection(ray), specification()).action == "submitted"
+    assert list(ray.jobs) == ["maze-1-a1"]
+
+
+def test_a_head_whose_job_agent_never_comes_is_unreachable() -> None:
+    ray = SlowHead(refusals=99)
+    with pytest.raises(Unreachable, match="job agent"):
+        jobs.submit(connection(ray), specification())
+    assert not ray.jobs

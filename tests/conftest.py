@@ -1,0 +1,38 @@
+"""No test reaches beyond this machine, and those that start processes do not do so beside each other."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import pytest
+
+# One worker under xdist for all of these: two Rays or two clouds at once are too much for two cores.
+HEAVY = ("ray", "cloud")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.get_closest_marker(name) for name in HEAVY):
+            item.add_marker(pytest.mark.xdist_group("heavy"))
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to anything but the loopback interface and Unix sockets fail at once, with the address."""
+    real = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _loopback(address[0]):
+            raise ConnectionRefusedError(f"a test tried to reach {address[0]}:{address[1]}")
+        real(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

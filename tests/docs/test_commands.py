@@ -1,0 +1,78 @@
+"""Every command that a page shows is run: by the demo, by CI, by a test that is named here, or right here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from config.load import ROOT, parse
+from local import demo
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Command -> the test that runs it through the unmodified toolkit against a real Ray.
+IN_TESTS = {
+    "hyperpod-rl logs RUN": "tests/training/test_end_to_end.py",
+    "hyperpod-rl stop RUN": "tests/training/test_end_to_end.py",
+}
+# What a shell does, not a program of ours.
+SHELL = re.compile(r"^(export|eval|source|cp) ")
+# A page's own names stand for the demo's.
+SAME = [
+    (r" (-c env=(mine|local)|--app \S+|--quiet|-o \S+|--require-approval never|--concurrency \d|--force)", ""),
+    (r" --env mine", ""),
+    (r"(demo|first|maze-grpo-1)(-a2)?\b", r"RUN\2"),
+    (r"cdk bootstrap.*", "cdk bootstrap"),
+]
+
+
+def normal(command: str) -> str:
+    """The command without what differs between an account and the local cloud."""
+    for pattern, replacement in SAME:
+        command = re.sub(pattern, replacement, command)
+    return command
+
+
+def shown(page: Path) -> list[str]:
+    """Commands in a page's shell blocks, one a line, comments left out."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [re.sub(r"\s+#.*$", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [part.strip() for line in lines if line and not line.startswith("#") for part in line.split("&&")]
+
+
+COMMANDS = sorted({(page.name, command) for page in PAGES for command in shown(page)})
+DEMO = {normal(command) for command in demo.COMMANDS}
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
+def test_pages_show_commands() -> None:
+    assert len(COMMANDS) > 20
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_shown_command_is_run_somewhere(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    same = normal(command)
+    if same in DEMO or command in CI or SHELL.match(command):
+        return
+    if same in IN_TESTS:
+        assert f'"{command.split()[1]}"' in (ROOT / IN_TESTS[same]).read_text(encoding="utf-8")
+        return
+    words = command.split()
+    assert words[0] == "hyperpod-rl", f"{page} shows `{command}`, which nothing runs"
+    if "--dry-run" not in words:
+        words.append("--dry-run")  # the same words otherwise; the demo submits for real
+    assert run(["--env", "local", *words[1:]]) == 0, capsys.readouterr().err
+
+
+def test_the_copied_environment_of_the_first_deploy_needs_only_the_edits_that_the_page_names() -> None:
+    text = (ROOT / "environments" / "production.yaml").read_text(encoding="utf-8")
+    mine = text.replace("name: production", 'name: mine\naccount: "123456789012"')
+    assert parse(mine).name == "mine"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
