@@ -69,8 +69,7 @@ def up(*, node_delay: float | None = None) -> Status:
             # that is ending.
             if process is None and not _held("daemon.lock"):
                 # Nothing of a daemon that was killed may stay: its Ray processes, its files.
-                processes.end(state.folder(), patience=1.0)
-                _remove_volatile()
+                _end(patience=1.0)
                 process = _start(node_delay)
             time.sleep(0.1)
         raise Failed(f"the local cloud did not answer within {START_SECONDS:.0f} s:\n{_log_end()}")
@@ -98,10 +97,18 @@ def down(*, purge: bool = False) -> None:
 
     Logs and the shared folder stay in the state folder unless `purge` is set, which removes the folder.
     """
-    processes.end(state.folder(), patience=STOP_SECONDS)
-    _remove_volatile()
+    _end(patience=STOP_SECONDS)
     if purge:
         shutil.rmtree(state.folder(), ignore_errors=True)
+
+
+def _end(*, patience: float) -> None:
+    from local.ray.runtime import end_leftovers
+
+    processes.end(state.folder(), patience=patience)
+    # Ray's agents write over the environment that the daemon's mark is in, and are alone in their session once it was killed.
+    end_leftovers(state.ray_folder())
+    _remove_volatile()
 
 
 def _remove_volatile() -> None:
@@ -147,7 +154,7 @@ def environment() -> dict[str, str]:
 
 # --- what is left ---
 
-# Not looked at below the project root: version control, environments, caches, and the outputs that a user asked for.
+# Not looked at in the project root: version control, environments, caches, and the outputs that a user asked for.
 _IGNORED = frozenset(
     {".git", ".venv", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "cdk.out", "dist"}
 )
@@ -173,13 +180,12 @@ def snapshot() -> Snapshot:
 def _files() -> Iterator[str]:
     for pattern in ("hyperpod-rl-*", "ministack*"):
         yield from (str(p) for p in Path(tempfile.gettempdir()).glob(pattern))
-    roots = [ROOT] if state.folder().is_relative_to(ROOT) else [ROOT, state.folder()]
     if not state.ray_folder().is_relative_to(state.folder()) and state.ray_folder().exists():
         yield str(state.ray_folder())
-    for root in roots:
-        for folder, below, files in os.walk(root):
-            below[:] = [name for name in below if name not in _IGNORED]
-            yield from (str(Path(folder) / name) for name in files)
+    # Of the project only what lies at its top: a source file that somebody saves meanwhile is no leak of the cloud.
+    yield from (str(path) for path in ROOT.iterdir() if path.name not in _IGNORED)
+    for folder, _, files in os.walk(state.folder()):
+        yield from (str(Path(folder) / name) for name in files)
 
 
 def compare(before: Snapshot) -> list[str]:

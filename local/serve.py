@@ -8,11 +8,12 @@ import fcntl
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from local import processes, state
-from local.cloud import ACCOUNT, REGION, SECRET, ministack
+from local.cloud import ACCOUNT, REGION, SECRET, access, ministack
 from local.cloud.store import Cloud
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ async def serve(ports: state.Ports, *, folder: Path, node_delay: float) -> None:
     ministack.prepare(port=ports.cloud, state=folder)
     from local.cloud.gateway import gateway
 
-    clusters = _clusters(folder, ports)
-    cloud = Cloud(port=ports.cloud, clusters=clusters, folder=folder, node_delay=node_delay)
+    cloud = Cloud(port=ports.cloud, folder=folder, node_delay=node_delay)
+    clusters = cloud.clusters = _clusters(cloud, folder, ports)
     application = gateway(cloud, ministack.application(cloud))
 
     config = Config()
@@ -80,7 +81,7 @@ def _only_one(folder: Path) -> IO[str]:
     return lock
 
 
-def _clusters(folder: Path, ports: state.Ports) -> Clusters:
+def _clusters(cloud: Cloud, folder: Path, ports: state.Ports) -> Clusters:
     from local.kubernetes.cluster import Clusters
     from local.ray.runtime import Runtime
 
@@ -93,7 +94,13 @@ def _clusters(folder: Path, ports: state.Ports) -> Clusters:
         "AWS_REGION": REGION,
         processes.MARK: str(folder),
     }
-    ray = Runtime(folder=state.ray_folder(), shared=folder / "shared", root=state.ROOT, environment=environment)
+    ray = Runtime(
+        folder=state.ray_folder(),
+        shared=folder / "shared",
+        root=state.ROOT,
+        environment=environment,
+        identity_of=partial(access.pod_environment, cloud),
+    )
     return Clusters(ray=ray)
 
 
@@ -104,8 +111,15 @@ async def _kubernetes(cloud: Cloud, clusters: Clusters, folder: Path, ports: sta
     def ready(endpoint: Endpoint) -> None:
         cloud.kubernetes_endpoint = endpoint.of
 
-    # The account's own key can be checked; keys of assumed roles are taken as they are.
-    await listen(clusters, state=folder, ports=ports, ready=ready, secret_of=lambda key: SECRET if key == ACCOUNT else None)
+    await listen(
+        clusters,
+        state=folder,
+        ports=ports,
+        ready=ready,
+        # The account's own key can be checked; keys of assumed roles are taken as they are.
+        secret_of=lambda key: SECRET if key == ACCOUNT else None,
+        allowed=partial(access.allowed, cloud),
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from local.cloud import ACCOUNT, REGION
+from local.cloud import REGION, accounts
 from local.cloud.schemas import Schema
 
 # Attribute path -> text. {hex:N} draws N hexadecimal digits, {alnum:N} N lower-case letters and digits, {Name} reads a
@@ -73,7 +73,7 @@ def _fill(template: str, known: Mapping[str, Any]) -> str:
         name, length = match.groups()
         if length:
             return drawn(name, int(length))
-        return {"region": REGION, "account": ACCOUNT}.get(name) or str(known.get(name, ""))
+        return {"region": REGION, "account": accounts.current()}.get(name) or str(known.get(name, ""))
 
     return _FIELD.sub(field, template)
 
@@ -109,7 +109,7 @@ def _guess(schema: Schema, path: str, known: Mapping[str, Any]) -> Any:
             return {}
     if last.lower().endswith("arn"):
         name = known.get(schema.name or "") or drawn("hex", 17)
-        return f"arn:aws:{service.lower()}:{REGION}:{ACCOUNT}:{kind.lower()}/{name}"
+        return f"arn:aws:{service.lower()}:{REGION}:{accounts.current()}:{kind.lower()}/{name}"
     if last.endswith("Id"):
         return f"{kind.lower()}-{drawn('hex', 17)}"
     if "Time" in last or last.endswith("At"):

@@ -309,8 +309,6 @@ def _domain(cloud: Cloud, resource: Resource) -> None:
 
 
 def _budget(cloud: Cloud, resource: Resource) -> None:
-    from local.cloud import ACCOUNT
-
     budget = dict(resource.properties["Budget"])
     budget.setdefault("BudgetName", resource.attributes["Id"])
     resource.owned["budget"] = budget["BudgetName"]
@@ -318,13 +316,11 @@ def _budget(cloud: Cloud, resource: Resource) -> None:
     if limit:
         budget["BudgetLimit"] = {**limit, "Amount": str(limit["Amount"])}
     shown = {k: v for k, v in budget.items() if k in ("BudgetName", "BudgetType", "TimeUnit", "BudgetLimit")}
-    cloud.client("budgets").create_budget(AccountId=ACCOUNT, Budget=shown)
+    cloud.client("budgets").create_budget(AccountId=resource.account, Budget=shown)
 
 
 def _budget_gone(cloud: Cloud, resource: Resource) -> None:
-    from local.cloud import ACCOUNT
-
-    _ignore_gone(cloud.client("budgets").delete_budget, AccountId=ACCOUNT, BudgetName=resource.owned["budget"])
+    _ignore_gone(cloud.client("budgets").delete_budget, AccountId=resource.account, BudgetName=resource.owned["budget"])
 
 
 _BACKINGS = {

@@ -7,9 +7,7 @@ import contextlib
 from typing import Any
 
 from local.cloud import backing
-from local.cloud.store import Cloud, Properties, Resource
-
-EKS = "AWS::EKS::Cluster"
+from local.cloud.store import EKS, Cloud, Properties, Resource
 
 
 def created(cloud: Cloud, resource: Resource, record: dict[str, Any]) -> Properties:

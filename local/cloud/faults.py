@@ -5,6 +5,7 @@ A switch is JSON, posted as a list to `/_hyperpod-rl/faults` or given in the env
 
     {"resource": "FileSystem", "action": "create", "fail": "no capacity"}     logical id, its beginning, or a type
     {"resource": "AWS::EKS::Cluster", "action": "create", "slow": 5}          seconds
+    {"resource": "AWS::FSx::Backup", "action": "create", "fail": "why"}       a backup that ends as FAILED
     {"instance_group": "workers", "missing": 1}                               nodes of the group that do not join
 """
 

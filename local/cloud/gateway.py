@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from local.cloud import faults, inventory, ministack, services
+from local.cloud import accounts, faults, inventory, ministack, services
 from local.cloud.services import Request, Response, ServiceError, pod_identity
 from local.cloud.store import Cloud
 
@@ -31,6 +31,7 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
             await beyond(scope, receive, send)
             return
         request = _head(scope)
+        accounts.set_by(services.access_key_of(request.headers))
         service = services.service_of(request.headers)
         if service == "cloudformation":
             body = await _body(receive)

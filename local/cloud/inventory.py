@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from local.cloud import ACCOUNT, accounts
 from local.cloud.store import Cloud
 
 Lister = Callable[[Cloud], Iterator[str]]
 
 
 def inventory(cloud: Cloud) -> dict[str, list[str]]:
-    """Names of what exists by kind; kinds of which nothing exists are left out. Blocks: call it on a worker thread."""
+    """Names of what exists by kind, in every account that was ever named; those of other accounts than the default one say so.
+
+    Kinds of which nothing exists are left out. Blocks: call it on a worker thread.
+    """
+    found: dict[str, list[str]] = {}
+    for account in accounts.seen():
+        with accounts.acting_as(account):
+            for kind, names in _of_account(cloud).items():
+                found.setdefault(kind, []).extend(names if account == ACCOUNT else [f"{name} (account {account})" for name in names])
+    if cloud.clusters is not None:
+        objects = sorted(cloud.clusters.objects())
+        if objects:
+            found["Kubernetes object"] = objects
+    return found
+
+
+def _of_account(cloud: Cloud) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for kind, lister in _LISTERS.items():
         names = sorted(set(lister(cloud)))
@@ -21,10 +38,6 @@ def inventory(cloud: Cloud) -> dict[str, list[str]]:
         names = found.setdefault(resource.kind, [])
         if resource.id not in names:
             names.append(resource.id)
-    if cloud.clusters is not None:
-        objects = sorted(cloud.clusters.objects())
-        if objects:
-            found["Kubernetes object"] = objects
     return found
 
 
@@ -134,7 +147,7 @@ _LISTERS: dict[str, Lister] = {
     "CodeBuild project": _plain("codebuild", "list_projects", "projects"),
     "CloudWatch alarm": _plain("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
     "CloudWatch dashboard": _plain("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
-    "Budget": _plain("budgets", "describe_budgets", "Budgets", "BudgetName", AccountId="000000000000"),
+    "Budget": lambda cloud: (b["BudgetName"] for b in _pages(cloud, "budgets", "describe_budgets", "Budgets", AccountId=accounts.current())),
     "SNS topic": _plain("sns", "list_topics", "Topics", "TopicArn"),
     "SQS queue": _plain("sqs", "list_queues", "QueueUrls"),
     "EventBridge rule": _plain("events", "list_rules", "Rules", "Name"),
@@ -165,6 +178,7 @@ _LISTERS: dict[str, Lister] = {
     "HyperPod cluster": _plain("sagemaker", "list_clusters", "ClusterSummaries", "ClusterName"),
     "SageMaker domain": _plain("sagemaker", "list_domains", "Domains", "DomainId"),
     "FSx file system": _plain("fsx", "describe_file_systems", "FileSystems", "FileSystemId"),
+    "FSx backup": _plain("fsx", "describe_backups", "Backups", "BackupId"),
     "FSx association": _plain("fsx", "describe_data_repository_associations", "Associations", "AssociationId"),
     "Prometheus workspace": _plain("amp", "list_workspaces", "workspaces", "workspaceId"),
     "Grafana workspace": _plain("grafana", "list_workspaces", "workspaces", "id"),

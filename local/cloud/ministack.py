@@ -1,4 +1,4 @@
-"""ministack in this process: the one file that knows its private names, so its version is pinned and checked.
+"""ministack in this process: with `access` the only file that knows its private names, so its version is pinned and checked.
 
 What is put between ministack and its callers: the schema-driven provider for every type that it lacks, validation,
 rules and fault switches in front of the types that it has, CDK's Kubernetes custom resources, and an answer for custom

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import REGION
+from local.cloud import REGION, accounts
 from local.cloud.attributes import drawn
 
 if TYPE_CHECKING:
@@ -84,10 +84,15 @@ def schedule(cloud: Cloud, resource: Resource) -> None:
                 kept.append(HyperPodNode(f"i-{drawn('hex', 17)}", name, kind, time.time(), False))
         resource.owned["nodes"] = kept
     _publish(cloud, resource)
-    timer = threading.Timer(cloud.node_delay, join, args=(cloud, resource))
+    timer = threading.Timer(cloud.node_delay, _join_later, args=(cloud, resource))
     timer.daemon = True
     resource.owned["timer"] = timer
     timer.start()
+
+
+def _join_later(cloud: Cloud, resource: Resource) -> None:
+    with accounts.acting_as(resource.account):
+        join(cloud, resource)
 
 
 def join(cloud: Cloud, resource: Resource) -> None:

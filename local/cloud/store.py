@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET
+from local.cloud import ACCOUNT, REGION, SECRET, accounts
 from local.cloud.faults import Faults
 
 if TYPE_CHECKING:
     from local.kubernetes.cluster import Clusters
 
 Properties = dict[str, Any]
+EKS = "AWS::EKS::Cluster"
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Resource:
     created: float = field(default_factory=time.time)
     # What the resource made elsewhere and takes with it: network interfaces, ids in other services.
     owned: dict[str, Any] = field(default_factory=dict)
+    account: str = field(default_factory=accounts.current)
 
     @property
     def kind(self) -> str:
@@ -39,27 +41,32 @@ class Resource:
 
 
 class Store:
-    """All resources by type and Ref value. Safe from any thread."""
+    """All resources by account, type and Ref value; only those of the current account are seen. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._resources: dict[tuple[str, str], Resource] = {}
+        self._resources: dict[tuple[str, str, str], Resource] = {}
 
     def add(self, resource: Resource) -> None:
         with self._lock:
-            self._resources[resource.type, resource.id] = resource
+            self._resources[resource.account, resource.type, resource.id] = resource
 
     def get(self, resource_type: str, identifier: str) -> Resource | None:
         with self._lock:
-            return self._resources.get((resource_type, identifier))
+            return self._resources.get((accounts.current(), resource_type, identifier))
 
     def remove(self, resource_type: str, identifier: str) -> Resource | None:
         with self._lock:
-            return self._resources.pop((resource_type, identifier), None)
+            return self._resources.pop((accounts.current(), resource_type, identifier), None)
 
     def all(self, resource_type: str | None = None) -> list[Resource]:
+        account = accounts.current()
+        return [r for r in self.everything() if r.account == account and resource_type in (None, r.type)]
+
+    def everything(self) -> list[Resource]:
+        """The resources of all accounts."""
         with self._lock:
-            return [r for r in self._resources.values() if resource_type is None or r.type == resource_type]
+            return list(self._resources.values())
 
     def where(self, resource_type: str, **properties: object) -> Iterator[Resource]:
         """The resources of a type whose properties or attributes have these values."""
@@ -80,7 +87,7 @@ class Cloud:
         self.clusters = clusters
         # Seconds until the nodes of a HyperPod cluster join; on AWS it takes 15 to 25 minutes.
         self.node_delay = node_delay
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[tuple[str, str], Any] = {}
         self._clients_lock = threading.Lock()
         # Set by what runs the Kubernetes endpoint: cluster name -> (endpoint URL, certificate authority as PEM).
         self.kubernetes_endpoint: Any = None
@@ -94,7 +101,9 @@ class Cloud:
         from local.kubernetes import kubeconfig
 
         data = base64.b64encode(authority.encode()).decode()
-        kubeconfig.write(self.folder / "kubeconfig", kubeconfig.kubeconfig(cluster, endpoint=url, authority_data=data, region=REGION))
+        account = accounts.current()
+        content = kubeconfig.kubeconfig(cluster, endpoint=url, authority_data=data, region=REGION, account=account)
+        kubeconfig.write(self.folder / "kubeconfig", content)
 
     def remove_kubeconfig(self, cluster: str) -> None:
         path = self.folder / "kubeconfig" if self.folder is not None else None
@@ -109,17 +118,23 @@ class Cloud:
     def _session(self) -> Any:
         import boto3
 
-        return boto3.session.Session(aws_access_key_id=ACCOUNT, aws_secret_access_key=SECRET, region_name=REGION)
+        return boto3.session.Session(region_name=REGION)
+
+    def account_of(self, cluster: str) -> str:
+        """The account of an EKS cluster, whose name is taken once on this machine; the default account where there is none."""
+        return next((r.account for r in self.store.everything() if r.type == EKS and r.id == cluster), ACCOUNT)
 
     def client(self, service: str) -> Any:
-        """A boto3 client of this cloud. Blocks on the network: never call it on the event loop."""
+        """A boto3 client of this cloud, for the current account. Blocks on the network: never call it on the event loop."""
+        key = (accounts.current(), service)
         with self._clients_lock:
-            if service not in self._clients:
+            if key not in self._clients:
                 from botocore.config import Config
 
                 config = Config(retries={"max_attempts": 1}, connect_timeout=5, read_timeout=60)
-                self._clients[service] = self._session.client(service, endpoint_url=self.endpoint, config=config)
-            return self._clients[service]
+                who = {"aws_access_key_id": key[0], "aws_secret_access_key": SECRET}
+                self._clients[key] = self._session.client(service, endpoint_url=self.endpoint, config=config, **who)
+            return self._clients[key]
 
 
 def tags(properties: Properties) -> dict[str, str]:
@@ -131,4 +146,4 @@ def tags(properties: Properties) -> dict[str, str]:
 
 
 def arn(service: str, rest: str) -> str:
-    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{rest}"
+    return f"arn:aws:{service}:{REGION}:{accounts.current()}:{rest}"

@@ -80,6 +80,13 @@ def lustre_lives_in_one_subnet(asked: Asked) -> Iterator[str]:
     yield from absent(asked.cloud, subnets, asked.get("SecurityGroupIds", []))
 
 
+@refuses(FSX, "create", code="NotFound")
+def restored_backup_exists(asked: Asked) -> Iterator[str]:
+    backup = asked.get("BackupId")
+    if backup and asked.cloud.store.get("AWS::FSx::Backup", str(backup)) is None:
+        yield f"Backup '{backup}' does not exist."
+
+
 @refuses(FSX, "update")
 def lustre_does_not_shrink(asked: Asked) -> Iterator[str]:
     before, after = asked.old.get("StorageCapacity"), asked.get("StorageCapacity")

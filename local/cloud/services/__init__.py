@@ -60,13 +60,19 @@ def _operations() -> Mapping[str, Mapping[str, Operation]]:
 
 # botocore's name of a service where it differs from the name in the signature.
 _MODELS = {"aps": "amp", "servicequotas": "service-quotas"}
-_SCOPE = re.compile(r"Credential=[^/]+/\d+/[^/]*/([^/]+)/aws4_request")
+_SCOPE = re.compile(r"Credential=([^/]+)/\d+/[^/]*/([^/]+)/aws4_request")
 
 
 def service_of(headers: Mapping[str, str]) -> str | None:
     """The service that a request is signed for; None for an unsigned one."""
     match = _SCOPE.search(headers.get("authorization", ""))
-    return match.group(1) if match else None
+    return match.group(2) if match else None
+
+
+def access_key_of(headers: Mapping[str, str]) -> str:
+    """The access key id that signed a request; empty for an unsigned one."""
+    match = _SCOPE.search(headers.get("authorization", ""))
+    return match.group(1) if match else ""
 
 
 def answers(request: Request) -> bool:

@@ -13,6 +13,7 @@ import binascii
 import json
 from typing import Any
 
+from local.cloud import accounts
 from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud
 
@@ -43,6 +44,11 @@ def _subject(given: str) -> tuple[str, str, str]:
 def assume(cloud: Cloud, given: dict[str, Any]) -> Answer:
     """Credentials of the role that is associated with the token's service account."""
     cluster, namespace, account = _subject(str(given.get("token", "")))
+    with accounts.acting_as(cloud.account_of(cluster)):
+        return _assumed(cloud, given, cluster, namespace, account)
+
+
+def _assumed(cloud: Cloud, given: dict[str, Any], cluster: str, namespace: str, account: str) -> Answer:
     if given.get("clusterName") not in (None, cluster):
         raise ServiceError("AccessDeniedException", "The token was issued by another cluster.", 403)
     eks = cloud.client("eks")
@@ -98,7 +104,7 @@ def agent(cloud: Cloud, authorization: str) -> Answer:
         "SecretAccessKey": found["secretAccessKey"],
         "Token": found["sessionToken"],
         "Expiration": found["expiration"].strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "AccountId": "000000000000",
+        "AccountId": cloud.account_of(_subject(authorization)[0]),
     }
 
 
