@@ -10,6 +10,7 @@ import pytest
 from cli.main import run
 from config.load import ROOT, parse
 from local import demo
+from local.cloud import faults
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Command -> the test that runs it through the unmodified toolkit against a real Ray.
@@ -76,3 +77,10 @@ def test_the_copied_environment_of_the_first_deploy_needs_only_the_edits_that_th
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_fault_switch_that_the_page_shows_is_one() -> None:
+    text = (ROOT / "docs" / "3-local-cloud.md").read_text(encoding="utf-8")
+    (shown_switches,) = re.findall(r"set_faults\((\[.*?\])\)", text)
+    (switch,) = faults.parse(shown_switches)
+    assert switch.hits("create", "FileSystem", "AWS::FSx::FileSystem")
