@@ -6,26 +6,30 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := source $(BIN)/activate &&
 
-.PHONY: help setup demo test lint synth drill bench lock clean
+.PHONY: help setup demo test test-browser lint synth bench lock clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(READY) ## virtual environment with everything pinned, Node, kubectl, helm, the AWS and CDK CLIs
 
-$(READY): requirements.txt package-lock.json pyproject.toml tools/link.py
+$(READY): requirements.txt package-lock.json pyproject.toml tools/link.py tools/skyrl_reference.py
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing requirements.txt (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python tools/link.py
+	@$(BIN)/python -m tools.skyrl_reference
 	@touch $(READY)
 
 demo: $(READY) ## the main job on this machine: deploy, train, kill, resume, destroy
 	@$(RUN) python -m local.demo
 
 test: $(READY) ## all tests that need neither an account nor a cluster
-	@$(RUN) python -m pytest -n 2 --dist loadgroup
+	@$(RUN) python -m pytest -n 2 --dist loadgroup -m "not browser"
+
+test-browser: $(READY) ## the report page in a real headless browser (apt-get install chromium)
+	@$(RUN) python -m pytest tests/browser -m browser
 
 lint: $(READY) ## style, types, forbidden imports
 	@$(RUN) ruff check . && ruff format --check . && mypy && python -m tools.arrows

@@ -26,12 +26,16 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 # command -> (module:object, one line). The line is the first of the command's own help (a test compares them).
 COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("cli.cluster:cluster", "The Ray cluster that training runs on."),
+    "preflight": ("cli.preflight:preflight", "Check a run before anything is paid for."),
     "submit": ("cli.submit:submit", "Start a run, or attach to it while it runs."),
     "follow": ("cli.runs:follow", "Show a run live: step, solve rate, reward, step time, attempt."),
+    "supervise": ("cli.supervise:supervise", "Watch over a run, and start its next attempt after a fault."),
     "status": ("cli.runs:status", "Say how a run stands, or the cluster and all runs."),
     "logs": ("cli.runs:logs", "Print the log of a run's newest attempt."),
     "stop": ("cli.runs:stop", "Stop a run's running attempt and wait until it has ended."),
     "list": ("cli.runs:list_runs", "List the runs that the Ray cluster knows."),
+    "report": ("cli.report:report", "Write one HTML page about one run, or comparing several."),
+    "reproduce": ("cli.report:reproduce", "Print the commands that submit the same thing as another run."),
     "local": ("cli.local:local", "The local cloud: this machine stands in for AWS, EKS and the GPU trainer."),
 }
 

@@ -40,15 +40,17 @@ def follow(session: Session, run: str, address: str | None) -> int:
     """Show a run live: step, solve rate, reward, step time, attempt.
 
     Follows the newest attempt from its first step and survives lost connections. With --json: one JSON object a line.
+    Where the shared file system is visible, steps and record are kept in the run's folder.
     """
     from training import follow as following
     from training import jobs
+    from training.keeping import Keeper, kept
 
     env = session.environment()
     try:
         with jobs.connect(env, address=address, note=session.note) as connection:
             attempt = jobs.newest(connection, run)
-            events = following.follow(connection, attempt)
+            events = kept(following.follow(connection, attempt), Keeper(connection, run, note=session.note))
             if session.json:
                 return _follow_json(session, events)
             if session.terminal:

@@ -14,6 +14,12 @@ from math import floor
 from types import MappingProxyType
 from typing import Literal
 
+# Total memory in MiB that nvidia-smi shows: less than the name says, most of all on cards with ECC in GDDR6.
+_REPORTED_MIB = {
+    "NVIDIA A10G": 23_028, "NVIDIA L4": 23_034, "NVIDIA L40S": 46_068, "NVIDIA RTX PRO 6000 Blackwell": 97_887, "NVIDIA A100": 40_960,
+    "NVIDIA H100": 81_559, "NVIDIA H200": 143_771,
+}  # fmt: skip
+
 Certainty = Literal["documented", "published", "inferred", "given"]
 
 # Pods that run on every HyperPod node before ours: device plugins, CNI, kube-proxy, health agent, collectors. CPU as
@@ -43,8 +49,8 @@ class Instance:
 
     @property
     def gpu_memory_gib(self) -> float:
-        """Memory of one GPU in GiB (vendors count in 10^9 bytes only by name: a 96 GB card reports about 95.6 GiB)."""
-        return float(self.gpu_memory_gb)
+        """Memory of one GPU as its driver reports it, in GiB; 93 % of the name's figure where that is not known."""
+        return _REPORTED_MIB.get(self.gpu, self.gpu_memory_gb * 0.93 * 1024) / 1024
 
     def cpus(self, threads_per_core: int = 2) -> int:
         """Logical CPUs of the node; one thread a core halves them."""

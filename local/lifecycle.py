@@ -97,16 +97,21 @@ def down(*, purge: bool = False) -> None:
 
     Logs and the shared folder stay in the state folder unless `purge` is set, which removes the folder.
     """
-    _end(patience=STOP_SECONDS)
-    if purge:
-        shutil.rmtree(state.folder(), ignore_errors=True)
+    # First without the lock, so that an `up` which waits for its daemon gives up at once and lets go of it.
+    processes.end(state.folder(), patience=STOP_SECONDS)
+    if not state.folder().exists() and not state.ray_folder().exists():
+        return
+    with _locked("up.lock"):
+        _end(patience=STOP_SECONDS)
+        if purge:
+            shutil.rmtree(state.folder(), ignore_errors=True)
 
 
 def _end(*, patience: float) -> None:
     from local.ray.runtime import end_leftovers
 
     processes.end(state.folder(), patience=patience)
-    # Ray's agents write over the environment that the daemon's mark is in, and are alone in their session once it was killed.
+    # The daemon ends its Ray processes itself, but one that was killed could not, and what it left may still be starting more.
     end_leftovers(state.ray_folder())
     _remove_volatile()
 
@@ -260,10 +265,19 @@ def _log_end() -> str:
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
     """Hold a lock file while something runs; the kernel lets it go when the process ends, however it ends."""
-    state.folder().mkdir(parents=True, exist_ok=True)
-    with (state.folder() / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    path = state.folder() / name
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = path.open("w")
+        except FileNotFoundError:
+            continue
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Whoever held it may have removed the folder: then this file is nobody's lock any more.
+            if path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                yield
+                return
 
 
 def _held(name: str) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from local import state
+from local.ray.processes import titled
+
 # Value: the state folder. Set by `up` for the daemon only; `hyperpod-rl local env` does not export it, so a user's shell
 # and what it starts are never taken for ours.
 MARK = "HYPERPOD_RL_LOCAL_DAEMON"
@@ -26,7 +29,7 @@ class Process:
 
 def marked(folder: Path) -> list[Process]:
     """Every process that belongs to the daemon of this state folder, the daemon included; zombies left out."""
-    mark = f"{MARK}={folder}".encode()
+    mark, rays = f"{MARK}={folder}".encode(), state.ray_folder(folder)
     sessions: dict[int, int] = {}
     commands: dict[int, str] = {}
     own: set[int] = set()
@@ -43,9 +46,10 @@ def marked(folder: Path) -> list[Process]:
             continue
         pid = int(entry.name)
         sessions[pid], commands[pid] = int(session), command[:120]
-        if mark in environment:
+        if mark in environment or titled(pid, rays):
             own.add(pid)
-    # Ray's workers write their title over their environment: they are known by the session that they share with a marked one.
+    # Ray's workers write their title over their environment: they are known by the session that they share with a marked one,
+    # or, when they are the last of it, by their title and folder.
     known = {sessions[pid] for pid in own} - {os.getsid(0)}
     return sorted(Process(pid, commands[pid]) for pid, session in sessions.items() if pid in own or session in known)
 

@@ -43,9 +43,9 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER) or ROOT / ".local").resolve()
 
 
-def ray_folder() -> Path:
-    """Ray's folder below the state folder, or a short one in /tmp where that path is too long for Unix sockets."""
-    inside = folder() / "ray"
+def ray_folder(below: Path | None = None) -> Path:
+    """Ray's folder below a state folder (this one's), or a short one in /tmp where that path is too long for Unix sockets."""
+    inside = (below or folder()) / "ray"
     if len(str(inside)) <= _LONGEST_RAY_FOLDER:
         return inside
     return Path(tempfile.gettempdir()) / f"hyperpod-rl-{hashlib.sha256(str(inside).encode()).hexdigest()[:8]}"

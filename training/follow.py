@@ -79,6 +79,13 @@ class Ended:
         return self.attempt.status == "SUCCEEDED"
 
 
+@dataclass(frozen=True)
+class Beat:
+    """The attempt goes on: its status was asked just now."""
+
+    attempt: Attempt
+
+
 Seen: TypeAlias = StepSeen | Changed | Ended
 
 
@@ -160,6 +167,7 @@ class Log:
                     yield from self._rest()
                     yield state
                     return
+                yield state
                 reached = self.now()
             if self.read > before:
                 delay, reached = 0.5, self.now()
@@ -220,6 +228,11 @@ class Log:
 
 def follow(connection: Connection, attempt: Attempt, *, log: Log | None = None) -> Iterator[Seen]:
     """Steps of an attempt as they come, each once, and at last its verdict. Raises as `Log.stream` does."""
+    return (event for event in watch(connection, attempt, log=log) if not isinstance(event, Beat))
+
+
+def watch(connection: Connection, attempt: Attempt, *, log: Log | None = None) -> Iterator[Seen | Beat]:
+    """As `follow`, and a beat every few seconds while nothing else comes: who waits for too long can tell."""
     parser, last = Parser(), -1
     env, status = connection.environment, ""
     turns = max_turns(attempt, env.training.overrides)
@@ -233,6 +246,7 @@ def follow(connection: Connection, attempt: Attempt, *, log: Log | None = None) 
                 if piece.status != status:
                     status = piece.status
                     yield Changed(f"attempt {piece.number} is {status.lower()}", kind="status")
+                yield Beat(piece)
                 continue
             events = parser.finish()
         else:

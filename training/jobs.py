@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +17,7 @@ from typing import Any, Final
 from config import names
 from config.environment import Environment
 from config.problems import Failed, Problem, Refused, Unreachable
-from training import layout
+from training import record
 from training.connection import Answered, Connection, connect
 from training.run import Specification
 
@@ -58,6 +62,7 @@ class Attempt:
             "metadata": {key: value for key, value in (self.metadata or {}).items() if key != "overrides"},
         }  # fmt: skip
 
+
 # ray/dashboard/modules/job/job_head.py
 NO_AGENT = "No available agent"
 
@@ -85,9 +90,10 @@ class Outcome:
         return {"action": self.action, "changes": list(self.changes), **self.attempt.document()}
 
 
-def submit(connection: Connection, specification: Specification) -> Outcome:
+def submit(connection: Connection, specification: Specification, *, after: int = 0) -> Outcome:
     """Start a run, its next attempt, or nothing if it runs already: pressed twice, even at once, it submits one job.
 
+    `after` is an attempt that was, as far as the caller knows: a restarted head may have forgotten it.
     Raises Refused if the run runs with another specification, or another run holds the GPUs; Unreachable; Failed if Ray refuses.
     """
     env, run_id, waiting = connection.environment, specification.run_id, False
@@ -98,9 +104,10 @@ def submit(connection: Connection, specification: Specification) -> Outcome:
         if last is not None and (outcome := _settled(last, specification)) is not None:
             return outcome
         _refuse_taken(known, run_id)
-        number = max((last.number if last else 0, *_recorded(env, run_id))) + 1
+        number = max((last.number if last else 0, after, *_recorded(env, run_id))) + 1
         job = specification.job(number)
-        metadata = {**job.metadata, "overrides": json.dumps(dict(specification.overrides), sort_keys=True, separators=(",", ":"))}
+        overrides = json.dumps(dict(specification.overrides), sort_keys=True, separators=(",", ":"))
+        metadata = {**job.metadata, "overrides": overrides, "submitted_by": submitter()}
         try:
             # Repeating a lost call is safe: Ray takes a submission id once (ray/dashboard/modules/job/job_manager.py).
             connection.call(lambda client, job=job, metadata=metadata: client.submit_job(  # type: ignore[misc]
@@ -120,6 +127,16 @@ def submit(connection: Connection, specification: Specification) -> Outcome:
     if waiting:
         raise Unreachable("the Ray head takes no jobs: its job agent does not come up; see `hyperpod-rl cluster status`, and its pod's log")
     raise Unreachable(f"the job table of the Ray cluster keeps changing under run {run_id}; submit it again")
+
+
+def submitter() -> str:
+    """Who submits, for the record: $HYPERPOD_RL_SUBMITTER, the person behind a GitHub workflow, else `user@host`."""
+    if told := os.environ.get("HYPERPOD_RL_SUBMITTER") or os.environ.get("GITHUB_ACTOR"):
+        return told[:200]
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
 def _settled(last: Attempt, specification: Specification) -> Outcome | None:
@@ -256,11 +273,16 @@ def _attempt(details: Any) -> Attempt | None:
 
 
 def _recorded(env: Environment, run_id: str) -> Sequence[int]:
-    """Attempts that left their file on the shared file system, if it is visible here: more than a restarted head remembers."""
-    folder = layout.here(env, layout.run_folder(env, run_id).attempts)
-    if folder is None or not folder.is_dir():
+    """Attempts that the run's folder knows of, if it is visible here: more than a restarted head remembers."""
+    folder = record.folder_here(env, run_id)
+    if folder is None:
         return []
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    begun = folder / "attempts"
+    found = [int(path.name) for path in begun.iterdir() if path.name.isdigit()] if begun.is_dir() else []
+    with contextlib.suppress(Failed):  # a record that cannot be read keeps nobody from training
+        if (known := record.read(folder)) is not None:
+            found += (each.number for each in known.attempts)
+    return found
 
 
 def _first_line(text: str) -> str:

@@ -104,6 +104,23 @@ def specify(env: Environment, *, run_id: str, settings: Sequence[str] = (), code
 
     Raises Refused with every problem of run id, environment, settings and the whole configuration at once.
     """
+    folder, values, found = configuration(env, run_id=run_id, settings=settings)
+    variables = _variables(env)
+    if not found:
+        found += skyrl.problems(values, world_gpus=env.training_gpus, environment=variables)
+    if found:
+        raise Refused(found)
+    return Specification(
+        run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=variables,
+        entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values)),
+        code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root,
+    )  # fmt: skip
+
+
+def configuration(
+    env: Environment, *, run_id: str, settings: Sequence[str] = ()
+) -> tuple[layout.RunFolder, dict[str, Value], list[Problem]]:
+    """Folder and SkyRL values of a run, as far as they can be read, and what is wrong with them before any rule is asked."""
     found: list[Problem] = []
     try:
         folder = layout.RunFolder(names.run_folder(env, names.check_run_id(run_id)))
@@ -119,16 +136,7 @@ def specify(env: Environment, *, run_id: str, settings: Sequence[str] = (), code
     found += problems
     found += _hand_set(derived, given, written)
     values |= derived
-    variables = _variables(env)
-    if not found:
-        found += skyrl.problems(values, world_gpus=env.training_gpus, environment=variables)
-    if found:
-        raise Refused(found)
-    return Specification(
-        run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=variables,
-        entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values)),
-        code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root,
-    )  # fmt: skip
+    return folder, values, found
 
 
 def derive(

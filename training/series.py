@@ -6,6 +6,7 @@ one torn line at the end, which is passed over. Two followers at once may write 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -101,9 +102,16 @@ def read(folder: Path) -> list[Row]:
         each = _parsed(line)
         if each is None:
             continue
-        before = found.get((each.attempt, each.step))
-        if before is None or _told(each) >= _told(before):
-            found[(each.attempt, each.step)] = each
+        _take(found, each)
+    return [found[key] for key in sorted(found)]
+
+
+def united(*several: Iterable[Row]) -> list[Row]:
+    """Rows of several sources in the order of (attempt, step), each once: the later source's unless it tells less."""
+    found: dict[tuple[int, int], Row] = {}
+    for rows in several:
+        for each in rows:
+            _take(found, each)
     return [found[key] for key in sorted(found)]
 
 
@@ -139,7 +147,7 @@ def repeated(rows: Iterable[Row]) -> dict[int, int]:
 
 def gaps(series: Sequence[Row]) -> list[tuple[int, int]]:
     """Runs of steps (first, last) that no log tells of, between the first and the last step of a joined series."""
-    return [(a.step + 1, b.step - 1) for a, b in zip(series, series[1:], strict=False) if b.step > a.step + 1]
+    return [(a.step + 1, b.step - 1) for a, b in itertools.pairwise(series) if b.step > a.step + 1]
 
 
 def median_seconds(series: Iterable[Row]) -> float | None:
@@ -158,6 +166,12 @@ def _by_attempt(rows: Iterable[Row]) -> Iterator[tuple[int, list[Row]]]:
 
 def _evaluated_only(each: Row) -> bool:
     return each.reward is None and each.step_seconds is None and each.step > 0
+
+
+def _take(found: dict[tuple[int, int], Row], each: Row) -> None:
+    before = found.get((each.attempt, each.step))
+    if before is None or _told(each) >= _told(before):
+        found[(each.attempt, each.step)] = each
 
 
 def _told(each: Row) -> int:

@@ -9,39 +9,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from config.problems import Problem
 from training.skyrl_keys import Value
+from training.skyrl_rare_rules import RARE_RULES
+from training.skyrl_rule import Level, Rule
 from training.skyrl_settings import ENGINE, PLACE, Settings, range_problems, word_problems
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One rule.
-
-    Attributes:
-        name: what tests and documents call it.
-        field: the key that the problem is reported on.
-        broken: whether the settings break it.
-        sentence: what is wrong; `{s.batch}` and the like are filled in.
-        fix: what would mend it; filled in the same way.
-    """
+class Finding:
+    """A broken rule: its name and level, and the problem in words."""
 
     name: str
-    field: str
-    broken: Callable[[Settings], bool]
-    sentence: str
-    fix: str
-
-    def problem(self, settings: Settings) -> Problem | None:
-        if not self.broken(settings):
-            return None
-        value = settings[self.field]
-        sentence, fix = (text.format(s=settings) for text in (self.sentence, self.fix))
-        return Problem(self.field, "null" if value is None else str(value), sentence, fix)
+    level: Level
+    problem: Problem
 
 
 def problems(values: Mapping[str, Value], *, world_gpus: int | None = None, environment: Collection[str] | None = None) -> list[Problem]:
@@ -52,11 +37,17 @@ def problems(values: Mapping[str, Value], *, world_gpus: int | None = None, envi
         world_gpus: GPUs that the Ray cluster has; None leaves the rules about them out.
         environment: names of the environment variables that the job gets; None leaves the rules about them out.
     """
+    return [f.problem for f in findings(values, world_gpus=world_gpus, environment=environment) if f.level == "error"]
+
+
+def findings(values: Mapping[str, Value], *, world_gpus: int | None = None, environment: Collection[str] | None = None) -> list[Finding]:
+    """The same with the names of the rules, warnings included. A single value's rule is `word:KEY` or `range:KEY`."""
     settings = Settings(values, world_gpus=world_gpus, environment=environment)
-    found = word_problems(settings) + range_problems(settings)
-    if not found:  # the rules below divide by these numbers
-        found = [problem for rule in RULES if (problem := rule.problem(settings)) is not None]
-    return found
+    found = [Finding(f"word:{p.field}", "error", p) for p in word_problems(settings)]
+    found += [Finding(f"range:{p.field}", "error", p) for p in range_problems(settings)]
+    if found:  # the rules below divide by these numbers
+        return found
+    return [Finding(rule.name, rule.level, problem) for rule in RULES if (problem := rule.problem(settings)) is not None]
 
 
 _CLOUD: Final = ("s3://", "gs://", "gcs://")
@@ -151,7 +142,7 @@ _SIZES: Final = (
     Rule(
         "batch-reaches-every-ref-gpu",
         "trainer.train_batch_size",
-        lambda s: s.uses_ref and s.batch * s.samples < math.lcm(s.data_parallel, s.ref_gpus),
+        lambda s: s.uses_ref and s.batch * s.samples < math.lcm(s.data_parallel, s.ref_data_parallel),
         "{s.batch} prompts of {s.samples} samples do not reach every rank of policy and reference model",
         "raise it, or switch the reference model off (trainer.algorithm.use_kl_loss=false)",
     ),
@@ -313,7 +304,10 @@ _ALGORITHM: Final = (
         "trainer.algorithm.policy_loss_type",
         lambda s: (
             s["trainer.algorithm.policy_loss_type"] in ("clip_cov", "kl_cov")
-            and any(s[f"trainer.algorithm.off_policy_correction.{n}"] is not None for n in ("tis_ratio_type", "sequence_mask_metric"))
+            and (
+                s["trainer.algorithm.use_tis"]
+                or any(s[f"trainer.algorithm.off_policy_correction.{n}"] is not None for n in ("tis_ratio_type", "sequence_mask_metric"))
+            )
         ),
         "this loss has no off-policy correction",
         "switch the correction off or use another loss",
@@ -437,4 +431,4 @@ _STORAGE: Final = (
     ),
 )
 
-RULES: Final[tuple[Rule, ...]] = (*_SIZES, *_LENGTHS, *_PLACEMENT, *_ALGORITHM, *_MODEL, *_STORAGE)
+RULES: Final[tuple[Rule, ...]] = (*_SIZES, *_LENGTHS, *_PLACEMENT, *_ALGORITHM, *_MODEL, *_STORAGE, *RARE_RULES)

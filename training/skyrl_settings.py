@@ -65,11 +65,34 @@ class Settings:
         return int(self[f"{PLACE}ref_num_nodes"] * self[f"{PLACE}ref_num_gpus_per_node"])
 
     @property
+    def ref_model_parallel(self) -> int:  # GPUs that hold one replica of the reference model
+        return self._model_parallel("ref")
+
+    @property
+    def ref_data_parallel(self) -> int:  # replicas of the reference model
+        return self.ref_gpus // self.ref_model_parallel
+
+    @property
+    def critic_mini(self) -> int:  # prompts per optimizer step of the critic
+        return int(self["trainer.critic_mini_batch_size"])
+
+    @property
+    def critic_gpus(self) -> int:
+        return int(self[f"{PLACE}critic_num_nodes"] * self[f"{PLACE}critic_num_gpus_per_node"])
+
+    @property
+    def critic_data_parallel(self) -> int:  # replicas of the critic; the critic is never Megatron's
+        return max(1, self.critic_gpus // int(self["trainer.critic.sequence_parallel_size"]))
+
+    @property
     def model_parallel(self) -> int:  # GPUs that hold one replica of the policy
+        return self._model_parallel("policy")
+
+    def _model_parallel(self, role: str) -> int:
         if self["trainer.strategy"] == "megatron":
             sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-            return math.prod(int(self[f"trainer.policy.megatron_config.{size}"]) for size in sizes)
-        return int(self["trainer.policy.sequence_parallel_size"])
+            return math.prod(int(self[f"trainer.{role}.megatron_config.{size}"]) for size in sizes)
+        return int(self[f"trainer.{role}.sequence_parallel_size"])
 
     @property
     def data_parallel(self) -> int:  # replicas of the policy
@@ -130,8 +153,12 @@ _COUNTS: Final = (
     *(f"{PLACE}{role}_num_{what}" for role in ("policy", "critic", "ref") for what in ("nodes", "gpus_per_node")),
     *(ENGINE + f"{what}_parallel_size" for what in ("tensor", "pipeline", "data", "expert")),
     *(f"trainer.{role}.sequence_parallel_size" for role in ("policy", "critic", "ref")),
-    *(f"trainer.policy.megatron_config.{what}_parallel_size" for what in ("tensor_model", "pipeline_model", "context", "expert_model")),
-    "trainer.policy.megatron_config.hf_export_config.save_every_n_ranks",
+    *(
+        f"trainer.{role}.megatron_config.{what}_parallel_size"
+        for role in ("policy", "ref")
+        for what in ("tensor_model", "pipeline_model", "context", "expert_model")
+    ),
+    *(f"trainer.{role}.megatron_config.hf_export_config.save_every_n_ranks" for role in ("policy", "ref")),
     ENGINE + "num_engines",
     "trainer.train_batch_size",
     "trainer.policy_mini_batch_size",

@@ -82,6 +82,11 @@ def _keys(cloud: Cloud) -> Iterator[str]:
             yield key["KeyId"]
 
 
+def _budgets(cloud: Cloud) -> Iterator[str]:
+    for budget in _pages(cloud, "budgets", "describe_budgets", "Budgets", AccountId=accounts.current()):
+        yield budget["BudgetName"]
+
+
 def _vpcs(cloud: Cloud) -> set[str]:
     return {v["VpcId"] for v in cloud.client("ec2").describe_vpcs()["Vpcs"] if not v.get("IsDefault")}
 
@@ -147,7 +152,7 @@ _LISTERS: dict[str, Lister] = {
     "CodeBuild project": _plain("codebuild", "list_projects", "projects"),
     "CloudWatch alarm": _plain("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
     "CloudWatch dashboard": _plain("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
-    "Budget": lambda cloud: (b["BudgetName"] for b in _pages(cloud, "budgets", "describe_budgets", "Budgets", AccountId=accounts.current())),
+    "Budget": _budgets,
     "SNS topic": _plain("sns", "list_topics", "Topics", "TopicArn"),
     "SQS queue": _plain("sqs", "list_queues", "QueueUrls"),
     "EventBridge rule": _plain("events", "list_rules", "Rules", "Name"),

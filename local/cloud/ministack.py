@@ -1,4 +1,4 @@
-"""ministack in this process: with `access` the only file that knows its private names, so its version is pinned and checked.
+"""ministack in this process: with `access` and `waits` all that knows its private names, so its version is pinned and checked.
 
 What is put between ministack and its callers: the schema-driven provider for every type that it lacks, validation,
 rules and fault switches in front of the types that it has, CDK's Kubernetes custom resources, and an answer for custom
@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET, attributes, eks_clusters, provider, rules, schemas
-from local.cloud.store import Cloud, Properties, Resource
+from local.cloud import ACCOUNT, REGION, SECRET, attributes, eks_clusters, provider, rules, schemas, waits
+from local.cloud.store import EKS, Cloud, Properties, Resource
 
 if TYPE_CHECKING:
     from local.kubernetes.cluster import Clusters
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("local.cloud")
 
 PINNED = "1.5.33"
-# Poll intervals of CDK's waiters (Step Functions) times this: a waiter that asks every 30 s asks every 0.3 s.
-WAIT_SCALE = "0.01"
 KUBERNETES_TYPES = "Custom::AWSCDK-EKS-"
 
 
@@ -56,7 +54,7 @@ def prepare(*, port: int, state: Path) -> None:
         AWS_SECRET_ACCESS_KEY=SECRET,
         AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
         LAMBDA_EXECUTOR="local",
-        SFN_WAIT_SCALE=WAIT_SCALE,
+        SFN_WAIT_SCALE=str(waits.SCALE),
         IOT_MTLS_ENABLED="0",
         SFTP_ENABLED="0",
         LOG_LEVEL=os.environ.get("LOG_LEVEL", "INFO"),
@@ -90,6 +88,7 @@ def application(cloud: Cloud) -> Callable[..., Any]:
     _install_kubernetes(cloud, provisioners)
     _install_eks(cloud)
     _install_lambda_failures()
+    waits.install()
     _install_threads(cloud, stacks)
     found: Callable[..., Any] = app.app
     return found
@@ -167,7 +166,7 @@ def _fronted(cloud: Cloud, resource_type: str, handler: dict[str, Any]) -> dict[
         provider.judged(cloud, "create", resource_type, logical_id, properties)
         made = handler["create"](logical_id, properties, stack)
         name, made_attributes = made[0], made[1] or {}
-        if resource_type == eks_clusters.EKS:
+        if resource_type == EKS:
             made_attributes = _eks_created(cloud, name, logical_id, properties, stack, made_attributes)
         lacking[name] = {
             k: v for k, v in attributes.attributes(schemas.schema(resource_type), properties).items() if k not in made_attributes
@@ -188,7 +187,7 @@ def _fronted(cloud: Cloud, resource_type: str, handler: dict[str, Any]) -> dict[
     def delete(physical_id: str, properties: Properties, logical_id: str | None = None) -> None:
         cloud.faults.act("delete", logical_id or physical_id, resource_type)
         provider.judged(cloud, "delete", resource_type, logical_id or physical_id, properties, physical_id=physical_id)
-        if resource_type == eks_clusters.EKS:
+        if resource_type == EKS:
             eks_clusters.deleted(cloud, physical_id)
         if handler.get("delete_with_logical_id"):
             handler["delete"](physical_id, properties, logical_id)
@@ -221,7 +220,7 @@ def _install_eks(cloud: Cloud) -> None:
 def _eks_created(cloud: Cloud, name: str, logical_id: str, properties: Properties, stack: str, made: Properties) -> Properties:
     from ministack.services import eks
 
-    resource = Resource(eks_clusters.EKS, name, logical_id, stack, properties, dict(made))
+    resource = Resource(EKS, name, logical_id, stack, properties, dict(made))
     try:
         return eks_clusters.created(cloud, resource, eks._clusters[name])
     except Exception:

@@ -84,8 +84,15 @@ def schedule(cloud: Cloud, resource: Resource) -> None:
                 kept.append(HyperPodNode(f"i-{drawn('hex', 17)}", name, kind, time.time(), False))
         resource.owned["nodes"] = kept
     _publish(cloud, resource)
+    _set_timer(cloud, resource)
+
+
+def _set_timer(cloud: Cloud, resource: Resource) -> None:
     timer = threading.Timer(cloud.node_delay, _join_later, args=(cloud, resource))
     timer.daemon = True
+    before = resource.owned.get("timer")
+    if before is not None:
+        before.cancel()
     resource.owned["timer"] = timer
     timer.start()
 
@@ -93,6 +100,10 @@ def schedule(cloud: Cloud, resource: Resource) -> None:
 def _join_later(cloud: Cloud, resource: Resource) -> None:
     with accounts.acting_as(resource.account):
         join(cloud, resource)
+    with _lock:
+        # Continuous provisioning goes on asking for what has not come.
+        if any(not node.running for node in resource.owned.get("nodes", [])):
+            _set_timer(cloud, resource)
 
 
 def join(cloud: Cloud, resource: Resource) -> None:
@@ -104,7 +115,8 @@ def join(cloud: Cloud, resource: Resource) -> None:
             if not node.running and missing[node.group] > 0:
                 missing[node.group] -= 1
                 text = f"Insufficient capacity for {node.instance_type} in instance group {node.group}; the request is retried."
-                _tell(resource, node, text, "Error")
+                if not any(e.instance_id == node.instance_id and e.description == text for e in resource.owned.get("events", [])):
+                    _tell(resource, node, text, "Error")
             elif not node.running:
                 node = HyperPodNode(node.instance_id, node.group, node.instance_type, node.launched, True)
                 _tell(resource, node, f"Instance {node.instance_id} of instance group {node.group} joined the cluster.")

@@ -97,7 +97,7 @@ def marked(mark: str, value: str, *, sessions: Iterable[int] = ()) -> list[int]:
     """Process ids whose environment carries `mark=value`, and all others of their sessions and of `sessions`.
 
     The sessions are needed because Ray's workers write their title over their environment, and the mark because a job's
-    driver has a session of its own.
+    driver has a session of its own. An agent may outlive everything else of its session: it is known by its title and folder.
     """
     wanted = f"{mark}={value}".encode()
     session_of: dict[int, int] = {}
@@ -114,11 +114,24 @@ def marked(mark: str, value: str, *, sessions: Iterable[int] = ()) -> list[int]:
         if state == "Z":
             continue
         session_of[int(entry.name)] = int(session)
-        if wanted in environment.split(b"\0"):
+        if wanted in environment.split(b"\0") or (mark == FOLDER_MARK and titled(int(entry.name), Path(value))):
             found.add(int(entry.name))
             known.add(int(session))
     known.discard(os.getsid(0))
     return sorted(found | {pid for pid, session in session_of.items() if session in known})
+
+
+def titled(pid: int, root: Path) -> bool:
+    """Whether a process bears a title that Ray has written, and works in a folder below `root`.
+
+    The title is asked for too, since somebody's shell may stand in that folder.
+    """
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+        # The folder of a process may be gone: its link then ends in " (deleted)".
+        return title.startswith((b"ray::", b"ray-dashboard-")) and Path(f"/proc/{pid}/cwd").readlink().is_relative_to(root)
+    except OSError:
+        return False
 
 
 def end_marked(mark: str, value: str, *, sessions: Iterable[int] = (), seconds: float = 10.0) -> list[int]:

@@ -13,10 +13,13 @@ from local import demo
 from local.cloud import faults
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Command -> the test that runs it through the unmodified toolkit against a real Ray.
+# Command -> the test that runs it.
 IN_TESTS = {
     "hyperpod-rl logs RUN": "tests/training/test_end_to_end.py",
     "hyperpod-rl stop RUN": "tests/training/test_end_to_end.py",
+    "hyperpod-rl supervise RUN": "tests/training/test_supervise.py",
+    "hyperpod-rl report RUN": "tests/training/test_report.py",
+    "hyperpod-rl reproduce RUN": "tests/training/test_supervise.py",
 }
 # What a shell does, not a program of ours.
 SHELL = re.compile(r"^(export|eval|source|cp) ")
@@ -62,7 +65,7 @@ def test_a_shown_command_is_run_somewhere(page: str, command: str, capsys: pytes
         return
     words = command.split()
     assert words[0] == "hyperpod-rl", f"{page} shows `{command}`, which nothing runs"
-    if "--dry-run" not in words:
+    if words[1] == "submit" and "--dry-run" not in words:
         words.append("--dry-run")  # the same words otherwise; the demo submits for real
     assert run(["--env", "local", *words[1:]]) == 0, capsys.readouterr().err
 

@@ -37,12 +37,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def real_ray(*, cpus: int = 2) -> Iterator[str]:
-    """A Ray head of processes; the dashboard's address. Ends them all."""
+def real_ray(*, cpus: int = 2, gpus: int = 4) -> Iterator[str]:
+    """A Ray head of processes that claims GPUs; the dashboard's address. Ends them all."""
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))  # Unix sockets allow 107 characters
     port, dashboard, agent = free_port(), free_port(), free_port()
     command = [
-        str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}",
+        str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
         "--node-ip-address=127.0.0.1", f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
         f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}", "--disable-usage-stats", "--object-store-memory=100000000",
     ]  # fmt: skip

@@ -41,6 +41,7 @@ def main() -> None:
         sys.stderr.write(line(f"noise before step {number}") + step(number, metrics, worker=""))
         sys.stderr.flush()
         if number % every == 0:
+            (checkpoints / f"global_step_{number}").mkdir(exist_ok=True)
             (checkpoints / "next").write_text(str(number))
             (checkpoints / "next").replace(marker)
     sys.stderr.write(line("Training done!", worker=""))

@@ -37,6 +37,7 @@ class Account:
     """What a user does with the cloud: clients, and stacks that are removed after the test."""
 
     endpoint: str
+    key: str = ACCOUNT
     stacks: list[str] = field(default_factory=list)
     clients: dict[str, Any] = field(default_factory=dict)
 
@@ -44,7 +45,7 @@ class Account:
         import boto3
 
         if service not in self.clients:
-            session = boto3.session.Session(aws_access_key_id=ACCOUNT, aws_secret_access_key=SECRET, region_name=REGION)
+            session = boto3.session.Session(aws_access_key_id=self.key, aws_secret_access_key=SECRET, region_name=REGION)
             self.clients[service] = session.client(service, endpoint_url=self.endpoint)
         return self.clients[service]
 
@@ -98,6 +99,15 @@ def account(daemon: lifecycle.Status) -> Iterator[Account]:
     made = Account(str(daemon.endpoint))
     yield made
     lifecycle.set_faults([])
+    for name in reversed(made.stacks):
+        made.destroy(name)
+
+
+@pytest.fixture
+def other_account(daemon: lifecycle.Status) -> Iterator[Account]:
+    """AWS's documentation account, which the environment `reference` is synthesized for."""
+    made = Account(str(daemon.endpoint), "111122223333")
+    yield made
     for name in reversed(made.stacks):
         made.destroy(name)
 
@@ -172,6 +182,17 @@ def chart(release: str = "hyperpod-dependencies") -> Template:
         Chart="hyperpod-helm-chart",
         Repository="oci://registry.invalid/hyperpod-helm-chart",
         Namespace="kube-system",
+    )
+
+
+def manifest(cluster: str | Template, *objects: Template, depends_on: list[str] | None = None) -> Template:
+    """Kubernetes objects, as `eks.KubernetesManifest` makes them."""
+    return resource(
+        "Custom::AWSCDK-EKS-KubernetesResource",
+        depends_on=depends_on,
+        ServiceToken="arn:aws:lambda:us-west-2:000000000000:function:none",
+        ClusterName=cluster,
+        Manifest=json.dumps([{"apiVersion": "v1", **value} for value in objects]),
     )
 
 

@@ -53,19 +53,21 @@ def test_a_handler_that_dies_fails_the_stack_soon(code: str, runtime: str, reaso
 
 
 STARTS = """
-import boto3, json, os
+import boto3, json, os, time
 def handler(event, context):
-    boto3.client("stepfunctions").start_execution(stateMachineArn=os.environ["MACHINE"], input=json.dumps(event))
+    asked = json.dumps({**event, "Began": str(time.time())})
+    boto3.client("stepfunctions").start_execution(stateMachineArn=os.environ["MACHINE"], input=asked)
 """
 
 WAITS = """
-import json, urllib.request
+import json, time, urllib.request
 def handler(asked, context):
     event, retries = asked["event"], asked["retries"]
     if retries < 2:
         raise RuntimeError("not yet")
+    waited = time.time() - float(asked["Began"])
     body = {"Status": "SUCCESS", "PhysicalResourceId": "mine", "StackId": event["StackId"], "RequestId": event["RequestId"],
-            "LogicalResourceId": event["LogicalResourceId"], "Data": {"Retries": str(retries)}}
+            "LogicalResourceId": event["LogicalResourceId"], "Data": {"Retries": str(retries), "Waited": str(waited)}}
     request = urllib.request.Request(event["ResponseURL"], data=json.dumps(body).encode(), method="PUT")
     urllib.request.urlopen(request).read()
 """
@@ -75,7 +77,7 @@ def test_a_waiter_that_fails_to_be_called_again_is_not_taken_for_dead(account: A
     """CDK's provider framework waits so: a state machine calls a function until it no longer raises."""
     name = "arn:aws:states:us-west-2:000000000000:stateMachine:waiter"
     retry = {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 30, "MaxAttempts": 5, "BackoffRate": 1}
-    asked = {"event.$": "$", "retries.$": "$$.State.RetryCount"}
+    asked = {"event.$": "$", "retries.$": "$$.State.RetryCount", "Began.$": "$.Began"}
     ask = {"Type": "Task", "End": True, "Resource": "${F}", "Parameters": asked, "Retry": [retry]}
     machine = {"StartAt": "Ask", "States": {"Ask": ask}}
     template = {
@@ -98,6 +100,7 @@ def test_a_waiter_that_fails_to_be_called_again_is_not_taken_for_dead(account: A
     template["Function"]["Properties"]["Environment"] = {"Variables": {"MACHINE": name}}
     template["Mine"]["DependsOn"] = ["Machine"]
     begun = time.monotonic()
-    made = account.deploy("waits", template, {"Retries": get("Mine", "Retries")})
+    made = account.deploy("waits", template, {name: get("Mine", name) for name in ("Retries", "Waited")})
     assert made["Retries"] == "2"
+    assert float(made["Waited"]) >= 60, "the function must see the time that its state machine would have waited"
     assert time.monotonic() - begun < 30, "two waits of 30 s must be shortened"

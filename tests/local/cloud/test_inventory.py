@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from local import lifecycle
-from tests.local.cloud.conftest import Account, group, hyperpod, lustre, resource
+from tests.local.cloud.conftest import Account, eks, group, hyperpod, lustre, manifest, ref, resource
 
 pytestmark = pytest.mark.cloud
 
@@ -98,6 +99,38 @@ def test_what_is_left_is_found(kind: str, account: Account) -> None:
     assert len(planted) == 1
     assert f"{kind}: {planted.pop()}" in lifecycle.compare(lifecycle.snapshot())
     remove()
+    assert lifecycle.inventory() == before
+
+
+def test_a_backup_that_is_left_is_found(account: Account) -> None:
+    before = lifecycle.inventory()
+    made = account.deploy("fsx", lustre(), {"Id": ref("FileSystem")})
+    fsx = account.client("fsx")
+    backup = fsx.create_backup(FileSystemId=made["Id"])["Backup"]["BackupId"]
+    account.destroy("fsx")
+    assert f"FSx backup: {backup}" in lifecycle.compare(lifecycle.snapshot())
+    limit = time.monotonic() + 20
+    while fsx.describe_backups(BackupIds=[backup])["Backups"][0]["Lifecycle"] == "CREATING" and time.monotonic() < limit:
+        time.sleep(0.05)
+    fsx.delete_backup(BackupId=backup)
+    assert lifecycle.inventory() == before
+
+
+def test_a_kubernetes_object_that_is_left_is_found(account: Account) -> None:
+    account.deploy("cluster", eks())
+    before = lifecycle.inventory()
+    account.deploy("objects", {"Left": manifest("tests", {"kind": "ConfigMap", "metadata": {"name": "left", "namespace": "default"}})})
+    assert "Kubernetes object: tests ConfigMap default/left" in lifecycle.compare(lifecycle.snapshot())
+    account.destroy("objects")
+    assert lifecycle.inventory() == before
+
+
+def test_what_another_account_has_is_found_too(account: Account, other_account: Account) -> None:
+    before = lifecycle.inventory()
+    logs = other_account.client("logs")
+    logs.create_log_group(logGroupName="/elsewhere")
+    assert "Log group: /elsewhere (account 111122223333)" in lifecycle.compare(lifecycle.snapshot())
+    logs.delete_log_group(logGroupName="/elsewhere")
     assert lifecycle.inventory() == before
 
 

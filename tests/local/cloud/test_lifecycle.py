@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,77 @@ def test_a_broken_state_file_counts_as_none(folder: Path, text: str) -> None:
     (folder / "state.json").write_text(text)
     assert state.read() is None
     assert not lifecycle.status().running
+
+
+def _other(code: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Another shell of the same user, with the same state folder."""
+    command = [sys.executable, "-c", f"from local import lifecycle\n{code}"]
+    return subprocess.Popen(command, cwd=state.ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def _daemons(folder: Path) -> list[processes.Process]:
+    return [p for p in processes.marked(folder) if "local.serve" in p.command]
+
+
+def test_two_ups_at_once_bring_up_one_cloud(folder: Path) -> None:
+    both = [_other("print(lifecycle.up().pid)") for _ in range(2)]
+    said = {other.communicate(timeout=60)[0].strip() for other in both}
+    assert [other.returncode for other in both] == [0, 0]
+    assert said == {str(lifecycle.status().pid).encode()}
+    assert len(_daemons(folder)) == 1
+
+
+def test_down_while_it_comes_up_leaves_nothing(folder: Path) -> None:
+    before = lifecycle.snapshot()
+    starting = _other("lifecycle.up()")
+    _until(lambda: bool(_daemons(folder)))
+    lifecycle.down(purge=True)
+    starting.communicate(timeout=30)
+    assert starting.returncode != 0, "what it was to start was ended, so it must not claim to be up"
+    assert lifecycle.compare(before) == []
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.15, 0.6, 1.5])
+def test_an_up_that_is_killed_at_any_point_can_be_repeated_or_undone(seconds: float, folder: Path) -> None:
+    before = lifecycle.snapshot()
+    killed = _other("print(flush=True); lifecycle.up()")
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    time.sleep(seconds)
+    killed.kill()
+    killed.communicate(timeout=10)
+    assert lifecycle.up().running
+    assert len(_daemons(folder)) == 1
+    lifecycle.down(purge=True)
+    assert lifecycle.compare(before) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.4])
+def test_a_down_that_is_killed_at_any_point_can_be_repeated(seconds: float, folder: Path) -> None:
+    before = lifecycle.snapshot()
+    lifecycle.up()
+    killed = _other("print(flush=True); lifecycle.down(purge=True)")
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    time.sleep(seconds)
+    killed.kill()
+    killed.communicate(timeout=10)
+    lifecycle.down(purge=True)
+    assert lifecycle.compare(before) == []
+
+
+def test_two_state_folders_do_not_disturb_each_other(folder: Path, tmp_path: Path) -> None:
+    lifecycle.up()
+    elsewhere = {state.FOLDER: str(tmp_path / "elsewhere")}
+    other = _other("lifecycle.up()\nlifecycle.down(purge=True)", **elsewhere)
+    assert other.communicate(timeout=60)[0] == b""
+    assert other.returncode == 0
+    assert lifecycle.status().running
+
+
+def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.02)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from local import lifecycle
 from local.cloud.services import pod_identity
-from tests.local.cloud.conftest import Account, get, group, hyperpod, lustre, ref, resource, role
+from tests.local.cloud.conftest import Account, Refused, get, group, hyperpod, lustre, ref, resource, role
 from tests.local.cloud.test_rules import _until_running
 
 pytestmark = pytest.mark.cloud
@@ -107,6 +110,56 @@ def test_fsx_answers(account: Account) -> None:
     assert _unknown_members(account, "fsx", "DescribeFileSystems", raw) == []
     with pytest.raises(account.client("fsx").exceptions.FileSystemNotFound):
         account.client("fsx").describe_file_systems(FileSystemIds=["fs-0123456789abcdef0"])
+
+
+def test_fsx_backups_outlive_their_file_system(account: Account) -> None:
+    fsx = account.client("fsx")
+    made = account.deploy("fsx", lustre(Tags=[{"Key": "Name", "Value": "shared"}]), {"Id": ref("FileSystem")})
+    asked = {"FileSystemId": made["Id"], "ClientRequestToken": "once", "Tags": [{"Key": "Name", "Value": "last"}]}
+    backup = fsx.create_backup(**asked)["Backup"]
+    assert backup["Lifecycle"] == "CREATING"
+    assert fsx.create_backup(**asked)["Backup"]["BackupId"] == backup["BackupId"], "the same request begins no second backup"
+    with pytest.raises(fsx.exceptions.BackupInProgress):
+        fsx.delete_backup(BackupId=backup["BackupId"])
+    assert account.destroy("fsx") == "DELETE_COMPLETE"
+    _until(lambda: fsx.describe_backups(BackupIds=[backup["BackupId"]])["Backups"][0]["Lifecycle"] == "AVAILABLE")
+    of_it = [{"Name": "file-system-id", "Values": [made["Id"]]}]
+    assert [b["BackupId"] for b in fsx.describe_backups(Filters=of_it)["Backups"]] == [backup["BackupId"]]
+    raw = _raw(account, "fsx", "AWSSimbaAPIService_v20180301.DescribeBackups", {})
+    assert _unknown_members(account, "fsx", "DescribeBackups", raw) == []
+    account.deploy("restored", lustre(BackupId=backup["BackupId"]))
+    assert fsx.delete_backup(BackupId=backup["BackupId"])["Lifecycle"] == "DELETED"
+    with pytest.raises(fsx.exceptions.BackupNotFound):
+        fsx.describe_backups(BackupIds=[backup["BackupId"]])
+    with pytest.raises(Refused, match=f"Backup '{backup['BackupId']}' does not exist"):
+        account.deploy("again", lustre(BackupId=backup["BackupId"]))
+
+
+def test_fsx_takes_no_backup_where_the_service_takes_none(account: Account) -> None:
+    fsx = account.client("fsx")
+    with pytest.raises(fsx.exceptions.FileSystemNotFound):
+        fsx.create_backup(FileSystemId="fs-0123456789abcdef0")
+    scratch = {"DeploymentType": "SCRATCH_2", "PerUnitStorageThroughput": None}
+    made = account.deploy("fsx", lustre(LustreConfiguration=scratch), {"Id": ref("FileSystem")})
+    with pytest.raises(fsx.exceptions.UnsupportedOperation, match="scratch"):
+        fsx.create_backup(FileSystemId=made["Id"])
+
+
+def test_an_fsx_backup_can_be_made_to_fail(account: Account) -> None:
+    fsx = account.client("fsx")
+    made = account.deploy("fsx", lustre(), {"Id": ref("FileSystem")})
+    lifecycle.set_faults([{"resource": "AWS::FSx::Backup", "action": "create", "fail": "no room"}])
+    backup = fsx.create_backup(FileSystemId=made["Id"])["Backup"]["BackupId"]
+    _until(lambda: fsx.describe_backups(BackupIds=[backup])["Backups"][0]["Lifecycle"] == "FAILED")
+    assert "no room" in fsx.describe_backups(BackupIds=[backup])["Backups"][0]["FailureDetails"]["Message"]
+    fsx.delete_backup(BackupId=backup)
+
+
+def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def test_grafana_service_accounts_and_tokens(account: Account) -> None:

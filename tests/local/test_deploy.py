@@ -1,0 +1,143 @@
+"""The unmodified CDK CLI against the local cloud: bootstrap, deploy, diff, destroy, and what becomes of a deploy that fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local import lifecycle, state
+
+pytestmark = pytest.mark.cloud
+BIN = Path(sys.executable).parent
+Inventory = dict[str, list[str]]
+
+
+@dataclass
+class Project:
+    """Environment `local`, synthesized once, and a bootstrapped local cloud of its own."""
+
+    assembly: Path
+    environment: dict[str, str]
+    bootstrapped: Inventory
+
+    def cdk(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return _cdk(*arguments, "--app", str(self.assembly), environment=self.environment)
+
+    def bootstrap(self) -> None:
+        done = self.cdk("bootstrap", "aws://000000000000/us-west-2")
+        assert done.returncode == 0, done.stdout
+
+    def deploy(self) -> subprocess.CompletedProcess[str]:
+        return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "3")
+
+    def destroy(self) -> None:
+        done = self.cdk("destroy", "--all", "--force")
+        assert done.returncode == 0, done.stdout
+        assert _inventory() == self.bootstrapped
+
+
+def _cdk(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "cdk"), *arguments]
+    return subprocess.run(
+        command, cwd=state.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
+    )
+
+
+def _short_wait(path: Path) -> None:
+    """Environment `local`, but the wait for nodes gives up as soon as an environment can ask for."""
+    settings = yaml.safe_load((state.ROOT / "environments" / "local.yaml").read_text())
+    settings.setdefault("hyperpod", {})["nodes_ready_timeout_minutes"] = 5
+    path.write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("deploy")
+    _short_wait(folder / "local.yaml")
+    patch = pytest.MonkeyPatch()
+    patch.setenv(state.FOLDER, str(folder / "state"))
+    try:
+        lifecycle.up(node_delay=0.2)
+        environment = {**os.environ, **lifecycle.environment()}
+        synth = _cdk("synth", "--quiet", "-c", f"env={folder / 'local.yaml'}", "-o", str(folder / "out"), environment=environment)
+        assert synth.returncode == 0, synth.stdout
+        made = Project(folder / "out", environment, {})
+        made.bootstrap()
+        made.bootstrapped = _inventory()
+        yield made
+    finally:
+        lifecycle.down(purge=True)
+        patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def _cleared(project: Project) -> Iterator[None]:
+    """Whatever a test has left: no switch, no stack."""
+    yield
+    lifecycle.set_faults([])
+    if _inventory() != project.bootstrapped:
+        project.cdk("destroy", "--all", "--force")
+        project.bootstrap()
+
+
+def _inventory() -> Inventory:
+    """What exists; of the toolkit's bucket without the assets, which `cdk destroy` leaves there on AWS too."""
+    found = lifecycle.inventory()
+    objects = [name for name in found.pop("S3 object", []) if not name.startswith("s3://cdk-")]
+    return {**found, "S3 object": objects} if objects else found
+
+
+def _stacks() -> list[str]:
+    return lifecycle.inventory().get("CloudFormation stack", [])
+
+
+def test_everything_is_deployed_shows_no_difference_and_is_destroyed(project: Project) -> None:
+    done = project.deploy()
+    assert done.returncode == 0, done.stdout
+    assert all(line.endswith(" CREATE_COMPLETE") for line in _stacks())
+    assert len(_stacks()) == 1 + len(list(project.assembly.glob("*.template.json")))
+    differences = project.cdk("diff", "--all", "--fail")
+    assert differences.returncode == 0, differences.stdout
+    assert "Number of stacks with differences: 0" in differences.stdout
+    again = project.deploy()
+    assert again.returncode == 0, again.stdout
+    assert "(no changes)" in again.stdout
+    project.destroy()
+
+
+def test_a_resource_that_fails_rolls_its_stack_back_and_destroy_leaves_nothing(project: Project) -> None:
+    lifecycle.set_faults([{"resource": "AWS::FSx::FileSystem", "action": "create", "fail": "no capacity in usw2-az2"}])
+    failed = project.deploy()
+    assert failed.returncode != 0
+    assert "no capacity in usw2-az2" in failed.stdout
+    assert "hyperpod-rl-local-Data ROLLBACK_COMPLETE" in _stacks()
+    assert "FSx file system" not in lifecycle.inventory()
+    project.destroy()
+
+
+def test_nodes_that_do_not_come_are_told_with_the_events_of_the_cluster_and_kept_waiting_for(project: Project) -> None:
+    lifecycle.set_faults([{"instance_group": "workers", "missing": 1}])
+    failed = project.deploy()
+    assert failed.returncode != 0
+    said = " ".join(failed.stdout.split())
+    assert "group workers has 1 of 2 instances running" in said
+    assert "Insufficient capacity for ml.g7e.12xlarge in instance group workers" in said
+    assert "Operation timed out" not in said
+    assert "hyperpod-rl-local-HyperPod CREATE_COMPLETE" in _stacks(), "the cluster is kept"
+    lifecycle.set_faults([])
+    done = project.deploy()
+    assert done.returncode == 0, done.stdout
+    project.destroy()
+
+
+def test_nothing_is_left_after_the_bootstrap_is_undone(project: Project) -> None:
+    assert "S3 bucket" in lifecycle.inventory()
+    lifecycle.remove_bootstrap()
+    assert lifecycle.inventory() == {}

@@ -1,0 +1,32 @@
+"""The cluster side of preflight against a real Ray: its version, its GPUs, a task on a worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.preflight.test_rules import environment, specification
+from tests.training.ray_endpoint import real_ray
+from training import connection, jobs
+from training.preflight import cluster
+
+
+@pytest.mark.ray
+def test_a_real_dashboard_and_a_real_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # the pod's python has Ray
+    with real_ray() as address, connection.connect(environment(), address=address) as way:
+        seen = cluster.look(way)
+        assert (seen.ray_version, seen.gpus) == ("2.57.0", 4)
+        assert seen.skew_seconds is not None
+        assert abs(seen.skew_seconds) < 5
+        found = cluster.judge(seen, specification(), ray="2.57.0", wanted_gpus=6)
+        assert [(finding.name, finding.problem.value) for finding in found] == [("cluster-has-all-gpus", "4")]
+        # The standard library is there; SkyRL's examples and /shared are not on this machine.
+        present = cluster.probe(way, specification(), module="json")
+        assert {finding.name for finding in present} == {"worker-writes-shared"}, present
+        missing = cluster.probe(way, specification(), module="examples_of_nobody")
+        assert {finding.name for finding in missing} == {"worker-imports-the-code", "worker-writes-shared"}, missing
+        assert jobs.runs(way) == {}

@@ -1,0 +1,137 @@
+"""Keep what is seen of a run beside the run: each step as it comes, the record now and then. Keeping never ends what is watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from config.environment import Environment
+from config.problems import Failed, Unreachable
+from training import follow, jobs, record, recording, series
+from training.connection import Answered, Connection
+from training.jobs import Attempt
+from training.record import Record
+from training.series import Row
+
+EVERY_SECONDS: Final = 30.0
+T = TypeVar("T")
+
+
+@dataclass
+class Keeper:
+    """Writes steps and record of one run, if the shared file system is visible here; else it does nothing.
+
+    The first thing that cannot be written is said; training and following go on without it.
+    """
+
+    connection: Connection
+    run_id: str
+    note: Callable[[str], None] = lambda _: None
+    now: Callable[[], float] = time.monotonic
+    folder: Path | None = field(init=False)
+    _saved: series.Saved | None = None
+    _last: float | None = None
+    _told: bool = False
+
+    def __post_init__(self) -> None:
+        self.folder = record.folder_here(self.connection.environment, self.run_id)
+
+    def step(self, seen: follow.StepSeen) -> None:
+        """Keep one step."""
+        if self.folder is None:
+            return
+        try:
+            self._saved = self._saved or series.Saved(self.folder)
+            self._saved.append([series.row(seen)])
+        except OSError as error:
+            self._failed(error)
+
+    def refresh(self, *events: record.Event, force: bool = True) -> Record | None:
+        """Bring the record up to date, with events if there are any; without `force` only when the last time is a while ago."""
+        if self.folder is None or (not force and self._last is not None and self.now() - self._last < EVERY_SECONDS):
+            return None
+        self._last = self.now()
+        try:
+            known = jobs.attempts(self.connection, self.run_id)
+        except (Unreachable, Answered):
+            known = None
+        try:
+            return recording.update(self.connection.environment, self.run_id, folder=self.folder, attempts=known, events=events)
+        except (OSError, Failed) as error:
+            self._failed(error)
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            self.note(f"the record of run {self.run_id} cannot be kept: {error}")
+
+
+def kept(events: Iterator[T], keeper: Keeper) -> Iterator[T]:
+    """The same events, each kept before it is passed on."""
+    for event in events:
+        if isinstance(event, follow.StepSeen):
+            keeper.step(event)
+            keeper.refresh(force=False)
+        elif isinstance(event, follow.Ended):
+            keeper.refresh()
+        yield event
+
+
+@dataclass(frozen=True)
+class History:
+    """One run as a report shows it: its record, and one row a step."""
+
+    record: Record
+    series: tuple[Row, ...]
+    source: str
+
+
+def history(
+    env: Environment, run_id: str, *, connection: Connection | None, note: Callable[[str], None] = lambda _: None
+) -> History | None:
+    """What is known of a run: from the logs of all its attempts on the Ray cluster, and from what was kept in its folder.
+
+    Without a connection, from the folder alone. What the cluster tells is kept too, where the folder is visible. Returns None if
+    neither knows the run; raises Failed if the folder holds a file that is no record.
+    """
+    folder = record.folder_here(env, run_id)
+    saved = series.read(folder) if folder is not None else []
+    before = record.read(folder) if folder is not None else None
+    attempts = jobs.attempts(connection, run_id) if connection is not None else None
+    logged = [row for attempt in attempts or () for row in _logged(connection, attempt, note)] if connection is not None else []
+    if not attempts and before is None and not saved:
+        return None
+    rows = series.united(saved, logged)
+    current = before if attempts is None else _written(env, run_id, folder, rows, attempts, note)
+    current = current or recording.build(env, run_id, attempts=attempts, rows=rows, before=before, folder=folder)
+    told = {row.attempt for row in logged}
+    more = any(row.attempt not in told for row in saved)
+    source = "Ray cluster and saved copy" if attempts and more else "Ray cluster" if attempts else "saved copy"
+    return History(current, tuple(series.joined(rows)), source)
+
+
+def _logged(connection: Connection, attempt: Attempt, note: Callable[[str], None]) -> list[Row]:
+    turns = follow.max_turns(attempt, connection.environment.training.overrides)
+    try:
+        steps = series.steps_of(jobs.log(connection, attempt))
+    except Unreachable as error:
+        note(f"{error}; its steps are those that were kept")
+        return []
+    return [series.row(follow.seen(connection, attempt, step, turns=turns)) for step in steps]
+
+
+def _written(
+    env: Environment, run_id: str, folder: Path | None, rows: Sequence[Row], attempts: Sequence[Attempt], note: Callable[[str], None]
+) -> Record | None:
+    if folder is None:
+        return None
+    try:
+        series.Saved(folder).append(rows)
+        return recording.update(env, run_id, folder=folder, attempts=attempts)
+    except OSError as error:
+        note(f"the record of run {run_id} cannot be kept: {error}")
+        return None

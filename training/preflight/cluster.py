@@ -1,0 +1,175 @@
+"""What only the running cluster can say: its Ray version, its GPUs, its clock, and whether a worker can do the run's work."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from config.problems import Problem, Unreachable
+from training.connection import Answered, Connection
+from training.preflight.findings import Finding
+from training.run import Specification
+
+# AWS refuses signatures that are more than 5 minutes off (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html).
+SKEW_ERROR_SECONDS, SKEW_WARNING_SECONDS = 300.0, 30.0
+PROBE_TIMEOUT_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the Ray dashboard says. `gpus` and `skew_seconds` are None where it does not say."""
+
+    ray_version: str
+    gpus: int | None
+    skew_seconds: float | None
+
+
+def look(connection: Connection, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Cluster:
+    """Ask the cluster. Raises Unreachable if the dashboard does not answer at all."""
+    try:
+        answer = connection.call(lambda client: client._do_request("GET", "/api/version"))
+        said = answer.json()
+        version = str(said.get("ray_version", "")) if isinstance(said, dict) else ""
+    except Answered as error:
+        raise Unreachable(f"the Ray cluster does not tell its version: {error}") from None
+    date = answer.headers.get("Date")
+    return Cluster(
+        ray_version=version,
+        gpus=_gpus(connection),
+        skew_seconds=(parsedate_to_datetime(date) - now()).total_seconds() if date else None,
+    )
+
+
+def _gpus(connection: Connection) -> int | None:
+    """GPUs of the nodes that are alive (Ray's state API, ray/dashboard/state_aggregator.py)."""
+    try:
+        said = connection.call(lambda client: client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000").json())
+        nodes = said["data"]["result"]["result"]
+        return int(sum(float(node["resources_total"].get("GPU", 0)) for node in nodes if node["state"] == "ALIVE"))
+    except (Answered, Unreachable, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def judge(cluster: Cluster, specification: Specification, *, ray: str, wanted_gpus: int) -> list[Finding]:
+    """What is wrong with the cluster for this run; `ray` is the version set's, `wanted_gpus` what the run reserves."""
+    return [
+        Finding(name, level, problem)  # type: ignore[arg-type]
+        for name, level, problem in (
+            *_version(cluster, ray), *_too_few(cluster, specification, wanted_gpus), *_skew(cluster),
+        )
+    ]  # fmt: skip
+
+
+def _version(cluster: Cluster, ray: str) -> Iterator[tuple[str, str, Problem]]:
+    if cluster.ray_version and cluster.ray_version != ray:
+        level = "warning" if cluster.ray_version.split(".")[:2] == ray.split(".")[:2] else "error"
+        rule = f"the version set has Ray {ray}: the cluster runs another image than the environment names"
+        problem = Problem("Ray", cluster.ray_version, rule, "hyperpod-rl cluster up, with the image that image build made")
+        yield "cluster-runs-the-version-set", level, problem
+
+
+def _too_few(cluster: Cluster, specification: Specification, wanted: int) -> Iterator[tuple[str, str, Problem]]:
+    if cluster.gpus is not None and cluster.gpus < wanted:
+        rule = f"run {specification.run_id} reserves {wanted} and would wait for them"
+        yield "cluster-has-all-gpus", "error", Problem("GPUs of the Ray cluster", str(cluster.gpus), rule, "see hyperpod-rl cluster status")
+    if cluster.gpus is None:
+        rule = "the Ray dashboard does not tell its nodes, so GPUs were not counted"
+        yield "cluster-has-all-gpus", "warning", Problem("GPUs of the Ray cluster", "", rule, "see hyperpod-rl cluster status")
+
+
+def _skew(cluster: Cluster) -> Iterator[tuple[str, str, Problem]]:
+    if cluster.skew_seconds is None or abs(cluster.skew_seconds) <= SKEW_WARNING_SECONDS:
+        return
+    level = "error" if abs(cluster.skew_seconds) > SKEW_ERROR_SECONDS else "warning"
+    rule = "this machine's clock and the cluster's differ; AWS refuses signatures that are 300 s off"
+    yield "clocks-agree", level, Problem("clock", f"{cluster.skew_seconds:+.0f} s", rule, "synchronise this machine's clock (chrony, ntpd)")
+
+
+_PROBE: Final = """\
+import importlib.util, json, os, ray
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+@ray.remote(num_cpus=1, max_retries=0)
+def look(module, mount):
+    try:
+        found = module is None or importlib.util.find_spec(module) is not None
+    except Exception as error:
+        found = repr(error)
+    return {"module": found, "mount": os.path.isdir(mount) and os.access(mount, os.W_OK)}
+print("PREFLIGHT " + json.dumps(ray.get(look.remote(%(module)r, %(mount)r), timeout=%(timeout)d)))
+"""
+
+
+def probe(
+    connection: Connection, specification: Specification, *, module: str | None, sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> list[Finding]:  # fmt: skip
+    """Run one task on a worker with the run's own variables: does it import the run's code, and write to the file system?
+
+    Ray puts neither the script's folder nor the working directory on the workers' path, so a missing module would show at the first
+    rollout only, after every model is loaded. Raises Unreachable if the job does not end in time; it is deleted either way.
+    """
+    import shlex
+
+    mount = connection.environment.storage.file_system.mount_path
+    script = _PROBE % {"module": module, "mount": mount, "timeout": int(PROBE_TIMEOUT_SECONDS)}
+    name = f"preflight-{specification.run_id}-{secrets.token_hex(4)}"
+    variables = dict(specification.variables)
+    job = connection.call(lambda client: client.submit_job(
+        entrypoint=f"python -c {shlex.quote(script)}", submission_id=name, runtime_env={"env_vars": variables}, metadata={},
+    ))  # fmt: skip
+    limit = now() + PROBE_TIMEOUT_SECONDS
+    try:
+        while (status := _status(connection, job)) not in ("SUCCEEDED", "FAILED", "STOPPED"):
+            if now() > limit:
+                raise Unreachable(f"the check on a worker did not end within {PROBE_TIMEOUT_SECONDS:.0f} s; are all workers busy?")
+            sleep(0.3)
+        log = str(connection.call(lambda client: client.get_job_logs(job)))
+    finally:
+        _remove(connection, job)
+    return list(_judged(log, status, module=module, mount=mount))
+
+
+def _status(connection: Connection, job: str) -> str:
+    found = connection.call(lambda client: client.get_job_status(job))
+    return str(getattr(found, "value", found))
+
+
+def _remove(connection: Connection, job: str) -> None:
+    for action in ("stop_job", "delete_job"):
+        try:
+            connection.call(lambda client, action=action: getattr(client, action)(job))  # type: ignore[misc]
+        except (Answered, Unreachable):
+            continue  # stopped already, or still going down: Ray drops old jobs by itself
+
+
+def _judged(log: str, status: str, *, module: str | None, mount: str) -> Iterator[Finding]:
+    # Ray repeats the entrypoint, which holds the word too, at the head of the log.
+    line = next((line for line in log.splitlines() if line.startswith("PREFLIGHT {")), None)
+    if line is None:
+        last = [text for text in log.splitlines() if text.strip()][-1:]
+        rule = f"the check on a worker ended {status.lower()} and told nothing: {' '.join(last)[:200]}"
+        yield Finding("worker-runs-a-task", "error", Problem("worker", "", rule, "see hyperpod-rl cluster status"))
+        return
+    said: Mapping[str, Any] = json.loads(line.partition("PREFLIGHT ")[2])
+    if said["module"] is not True:
+        why = f" ({said['module']})" if isinstance(said["module"], str) else ""
+        rule = f"a worker cannot import it{why}: the run would fail at its first rollout"
+        yield Finding("worker-imports-the-code", "error", Problem("module", str(module), rule, "set training.code_path, or mend the image"))
+    if not said["mount"]:
+        rule = "a worker cannot write there, and checkpoints go there"
+        yield Finding("worker-writes-shared", "error", Problem("file system", mount, rule, "see the PersistentVolumeClaim of the workers"))
+
+
+def module_of(entrypoint: str) -> str | None:
+    """The module or package that workers import for an entrypoint: `python -m a.b` gives a.b, `python x/y/z.py` gives x."""
+    words = entrypoint.split()
+    if "-m" in words[:-1]:
+        return words[words.index("-m") + 1]
+    script = next((word for word in words if word.endswith(".py")), None)
+    return script.split("/")[0] if script is not None and "/" in script and not script.startswith(("/", ".")) else None
