@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from typing import Any
 from urllib.parse import urlsplit
 
 from aws_cdk import App
@@ -41,10 +43,20 @@ def refuse_elsewhere(settings: Environment) -> None:
         raise Refused(problems)
 
 
+def feature_flags() -> dict[str, Any]:
+    """CDK's feature flags from cdk.json, which the CLI reads in the working directory only: the templates must not depend on that."""
+    flags: dict[str, Any] = json.loads((load.ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
+    return flags
+
+
 def main() -> int:
     """Synthesize. Returns 0, or 2 with one sentence for each problem on stderr."""
-    app = App(analytics_reporting=False, tree_metadata=False)
-    name = app.node.try_get_context("env") or os.environ.get("HYPERPOD_RL_ENV") or "reference"
+    # Asset metadata is the CLI's wish (cdk.json turns it off), which it forgets in another folder: ours comes after it.
+    after_cli = {"aws:cdk:enable-asset-metadata": False}
+    app = App(analytics_reporting=False, tree_metadata=False, context=feature_flags(), post_cli_context=after_cli)
+    name = app.node.try_get_context("env")
+    if name is None:  # an empty one is a variable that was not set, and is refused
+        name = os.environ.get("HYPERPOD_RL_ENV") or "reference"
     account = app.node.try_get_context("account")
     try:
         settings = load.load(str(name), account=str(account) if account is not None else None)
@@ -63,7 +75,11 @@ def main() -> int:
     from stacks.wiring import build
 
     build(app, settings)
-    manifests.write(settings)
+    try:
+        manifests.write(settings)
+    except OSError as error:
+        print(f"dist/ cannot be written: {error.strerror or error} ({error.filename})", file=sys.stderr)
+        return 3
     app.synth()
     return 0
 

@@ -20,20 +20,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from config.problems import Failed, Refused, Unreachable
+from config.problems import Failed, Problem, Refused, Unreachable
 from local import lifecycle, processes, state
 
 ENVIRONMENT = "local"
 RUN = "demo"
 OUT = f"cdk.out/{ENVIRONMENT}"
 # The first checkpoint must be there, or nothing would be resumed; a little later, so that some steps are really lost.
-KILL_AFTER_CHECKPOINT_SECONDS = 6.0
+KILL_AFTER_CHECKPOINT_SECONDS = 8.0
+KEPT_BY_DOWN = ("logs", "shared")
 NOTHING_LEFT = "nothing left: 0 stacks, 0 resources, 0 processes"
 
 UP = "hyperpod-rl local up"
 DEPLOY = (
     f"cdk bootstrap aws://000000000000/us-west-2 --app {OUT}",
-    f"cdk diff --all --app {OUT}",
+    f"cdk diff --app {OUT}",
     f"cdk deploy --all --app {OUT} --require-approval never --concurrency 3",
 )
 SYNTH = f"cdk synth --quiet -c env={ENVIRONMENT} -o {OUT}"
@@ -108,15 +109,15 @@ def _demo(begin: float) -> int:
         _run(DESTROY)
         print("\n# undo `cdk bootstrap`: empty its bucket, delete its stack")
         lifecycle.remove_bootstrap()
-        left = lifecycle.inventory()
-        stacks = left.pop("stacks", [])
+        remains = [f"{kind}: {name}" for kind, names in lifecycle.inventory().items() for name in names]
         _run(DOWN)
+        # What `down` keeps on purpose, logs and the shared folder, goes first; what it leaves against its word is counted.
+        for kept in KEPT_BY_DOWN:
+            shutil.rmtree(state.folder() / kept, ignore_errors=True)
+        remains += lifecycle.compare(before)
     finally:
         with _uninterrupted():
             lifecycle.down(purge=True)
-    remains = [f"stack: {name}" for name in stacks]
-    remains += [f"{kind}: {name}" for kind, names in left.items() for name in names]
-    remains += lifecycle.compare(before)
     print(f"\n{time.monotonic() - begin:.0f} s in all")
     if remains:
         print(*remains, sep="\n")
@@ -175,18 +176,15 @@ def _kill_trainer(done: threading.Event) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One demo at a time in a checkout. Raises StepFailed if another one runs."""
+    """One demo at a time in a checkout. Raises Refused if another one runs."""
     folder = state.ROOT / ".local"
-    made = not folder.exists()
     folder.mkdir(exist_ok=True)
     with (folder / "demo.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StepFailed("another demo runs in this checkout; wait for it or end it") from None
+            raise Refused(Problem("demo", "", "another demo runs in this checkout", "wait for it, or end it")) from None
         yield
-    if made:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

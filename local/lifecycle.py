@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -183,8 +182,7 @@ def snapshot() -> Snapshot:
 
 
 def _files() -> Iterator[str]:
-    for pattern in ("hyperpod-rl-*", "ministack*"):
-        yield from (str(p) for p in Path(tempfile.gettempdir()).glob(pattern))
+    # Temporary files of the daemon and its functions lie in the state folder; other checkouts have folders of their own in /tmp.
     if not state.ray_folder().is_relative_to(state.folder()) and state.ray_folder().exists():
         yield str(state.ray_folder())
     # Of the project only what lies at its top: a source file that somebody saves meanwhile is no leak of the cloud.

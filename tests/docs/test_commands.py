@@ -71,8 +71,8 @@ def test_a_shown_command_is_run_somewhere(page: str, command: str, capsys: pytes
 
 
 def test_the_copied_environment_of_the_first_deploy_needs_only_the_edits_that_the_page_names() -> None:
-    text = (ROOT / "environments" / "production.yaml").read_text(encoding="utf-8")
-    mine = text.replace("name: production", 'name: mine\naccount: "123456789012"')
+    text = (ROOT / "environments" / "reference.yaml").read_text(encoding="utf-8")
+    mine = text.replace("name: reference", 'name: mine\naccount: "123456789012"')
     assert parse(mine).name == "mine"
 
 

@@ -72,6 +72,12 @@ def test_a_missing_environment_is_refused_with_what_there_is(tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_an_empty_name_is_a_variable_that_was_not_set_and_no_wish_for_reference(tmp_path: Path) -> None:
+    done = run(tmp_path, env="")
+    assert done.returncode == 2
+    assert "a name or a file is needed" in done.stderr
+
+
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(

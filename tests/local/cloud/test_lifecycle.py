@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,11 +92,13 @@ def test_a_planted_process_port_and_file_are_found(folder: Path) -> None:
     )
     assert child.stdout is not None
     port = int(child.stdout.readline())
-    with tempfile.TemporaryDirectory(prefix="hyperpod-rl-") as temporary:
-        left = lifecycle.compare(before)
-        assert any(line.startswith("process:") and str(child.pid) in line for line in left)
-        assert any(line.startswith(f"port: port {port} ") for line in left)
-        assert f"file: {temporary}" in left
+    planted = folder / "ray" / "left-over"
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    planted.write_text("")
+    left = lifecycle.compare(before)
+    assert any(line.startswith("process:") and str(child.pid) in line for line in left)
+    assert any(line.startswith(f"port: port {port} ") for line in left)
+    assert f"file: {planted}" in left
     lifecycle.down(purge=True)
     child.wait(timeout=5)
     assert lifecycle.compare(before) == []

@@ -158,7 +158,7 @@ def test_a_worker_that_is_killed_comes_back(running: Running) -> None:
     pids = processes.marked(processes.POD_MARK, worker["metadata"]["uid"])
     raylet = next(pid for pid in pids if b"raylet/raylet" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(raylet, signal.SIGKILL)
-    until(lambda: running.pods("worker")[0]["status"]["containerStatuses"][0]["restartCount"] == 1)
+    until(lambda: running.pods("worker")[0]["status"]["containerStatuses"][0]["restartCount"] >= 1)  # a busy machine may need more than one
     until(running.is_ready)
     assert running.pods("worker")[0]["metadata"]["uid"] == worker["metadata"]["uid"]
     assert running.pods("head")[0]["status"]["containerStatuses"][0]["restartCount"] == 0
