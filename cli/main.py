@@ -6,22 +6,26 @@ inside the function that needs it, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import importlib
-import json
-import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
-import click
-
-from config.problems import Failed, Problem, Refused, Unreachable
-
-DONE, FAILED, REFUSED, UNREACHABLE = 0, 1, 2, 3
 # What a shell reports for a process that SIGINT or SIGPIPE ended: 128 + the signal.
 INTERRUPTED, PIPE_CLOSED = 130, 141
+
+try:  # Ctrl-C while these are imported (the console script imports this module first) is no reason for a traceback
+    import contextlib
+    import errno
+    import importlib
+    import os
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, TextIO
+
+    import click
+
+    from config.problems import Failed, Problem, Refused, Unreachable, without_password
+except KeyboardInterrupt:
+    sys.exit(INTERRUPTED)
+
+DONE, FAILED, REFUSED, UNREACHABLE = 0, 1, 2, 3
 
 # command -> (module:object, one line). The line is the first of the command's own help (a test compares them).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -106,6 +110,11 @@ def run(arguments: Sequence[str]) -> int:
         return _report(REFUSED, error.problems, as_json)
     except click.exceptions.Abort:
         return _interrupted(as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        if as_json:
+            return _report(REFUSED, [Problem("command line", "", "a command is needed", f"see {_path(error)} --help")], as_json)
+        _say(error.format_message() + "\n")  # the help, and click's own exit code for that
+        return REFUSED
     except click.UsageError as error:
         return _report(REFUSED, [_usage_problem(error)], as_json)
     except click.ClickException as error:
@@ -117,10 +126,10 @@ def run(arguments: Sequence[str]) -> int:
     except Failed as error:
         return _report(FAILED, [Problem("", "", _clause(str(error)))], as_json)
     except (BrokenPipeError, SystemExit):  # click makes SystemExit of a closed pipe
-        return _pipe_closed()
+        return _pipe_closed(sys.stdout)
     except OSError as error:
         if error.errno == errno.EPIPE:
-            return _pipe_closed()
+            return _pipe_closed(sys.stdout)
         return _report(UNREACHABLE, [_system_problem(error)], as_json)
     except Exception as error:
         if os.environ.get("HYPERPOD_RL_DEBUG"):
@@ -131,38 +140,69 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        _open_streams()
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # between two commands of `run`
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Give a closed standard stream (`>&-`) the null device, and let every character be written in any encoding."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Otherwise the next file that is opened gets this number, and whoever writes to "standard output" writes into it.
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            setattr(sys, name, open(descriptor, "r" if descriptor == 0 else "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif descriptor > 0 and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _report(code: int, problems: Sequence[Problem], as_json: bool) -> int:
+    from cli.session import json_text
+
     try:
         if as_json:
             document = {"problems": [_document(problem) for problem in problems], "exit_code": code}
             # On one line, so that it is also a last event of what `follow --json` has written before.
-            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-            sys.stdout.flush()
-        else:
-            sys.stdout.flush()
-            for problem in problems:
-                sys.stderr.write(f"hyperpod-rl: {_sentence(problem)}\n")
-            sys.stderr.flush()
-    except OSError:
-        return _pipe_closed() if as_json else code
+            sys.stdout.write(json_text(document) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        _pipe_closed(sys.stdout)
+        if as_json and error.errno == errno.EPIPE:
+            return PIPE_CLOSED
+        if as_json:  # a full disk: say it where it can still be read
+            code, problems, as_json = UNREACHABLE, [*problems, _system_problem(error)], False
+    if not as_json:
+        _say("".join(f"hyperpod-rl: {sentence}\n" for sentence in map(str, problems)))
     return code
 
 
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _pipe_closed(sys.stderr)
+
+
 def _document(problem: Problem) -> dict[str, Any]:
-    return {"field": problem.field, "value": problem.value, "rule": problem.rule, "fix": problem.fix, "message": _sentence(problem)}
-
-
-def _sentence(problem: Problem) -> str:
-    return str(problem) if problem.field else f"{problem.rule}; {problem.fix}." if problem.fix else f"{problem.rule}."
+    parts = {"field": problem.field, "value": problem.value, "rule": problem.rule, "fix": problem.fix}
+    return {**{name: without_password(text) for name, text in parts.items()}, "message": str(problem)}
 
 
 def _usage_problem(error: click.UsageError) -> Problem:
-    command = error.ctx.command_path if error.ctx is not None else "hyperpod-rl"
-    hint = f"see {command} --help"
+    hint = f"see {_path(error)} --help"
     return Problem("command line", "", _clause(error.format_message()), "" if hint in error.format_message() else hint)
+
+
+def _path(error: click.UsageError) -> str:
+    return error.ctx.command_path if error.ctx is not None else "hyperpod-rl"
 
 
 def _system_problem(error: OSError) -> Problem:
@@ -179,10 +219,10 @@ def _interrupted(as_json: bool) -> int:
     )
 
 
-def _pipe_closed() -> int:
-    # Python flushes standard output once more at exit and would complain there.
+def _pipe_closed(stream: TextIO) -> int:
+    # Python flushes the standard streams once more at exit and would complain there.
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return PIPE_CLOSED
 
 

@@ -42,15 +42,27 @@ class Session:
     def result(self, document: Mapping[str, Any] | Sequence[Any], *lines: str) -> None:
         """The outcome: the document as JSON, or the lines."""
         if self.json:
-            sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+            sys.stdout.write(json_text(document, indent=2) + "\n")
         else:
             sys.stdout.writelines(line + "\n" for line in lines)
         sys.stdout.flush()
 
     def line(self, document: Mapping[str, Any]) -> None:
         """One event of a stream, as one line of JSON."""
-        sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+        sys.stdout.write(json_text(document, separators=(",", ":")) + "\n")
         sys.stdout.flush()
+
+
+def json_text(document: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """A document as JSON that standard output can carry: escaped to ASCII where its encoding is not UTF-8.
+
+    Half of a surrogate pair (a file name that is not UTF-8) has no UTF-8 form, so then everything is escaped, too.
+    """
+    text = json.dumps(document, ensure_ascii=False, indent=indent, separators=separators, default=str)
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "") == "utf8"
+    if unicode and not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    return json.dumps(document, indent=indent, separators=separators, default=str)
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:

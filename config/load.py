@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -21,10 +22,12 @@ from config.problems import Problem, Refused
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / "environments"
 LARGEST_FILE = 1 << 20
+# An alias repeats what its anchor holds: a few lines can stand for gigabytes. Characters of all scalars, and one for each node.
+LARGEST_EXPANDED = 1 << 18
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as JSON knows it: a key written twice is an error, a date stays a string."""
+    """YAML as JSON knows it: a key written twice is an error, a date stays a string, and so does a number that is not decimal."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -38,10 +41,65 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+# YAML 1.1 (https://yaml.org/type/int.html) reads 010 as 8 and 1:30 as 90, which nobody means who writes them here.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"^(?:[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?|\.[0-9]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+}
+_LONGEST_NUMBER = 100  # digits; Python itself refuses to read more than 4300
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    if not _NUMBERS[node.tag].match(node.value):  # only an explicit tag comes here: !!int 010
+        raise yaml.constructor.ConstructorError(None, None, "this is no decimal number", node.start_mark)
+    if len(node.value) > _LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(None, None, f"a number of {len(node.value)} characters", node.start_mark)
+    if node.tag.endswith(":int"):
+        return int(node.value)
+    return loader.construct_yaml_float(node)
+
+
+for _tag in _NUMBERS:
+    _Loader.add_constructor(_tag, _number)
+
+
+def _read_yaml(text: str) -> Any:
+    """The data of one YAML document. Raises yaml.YAMLError, and whatever PyYAML's constructors let through."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded(node, {}) > LARGEST_EXPANDED:
+            raise yaml.composer.ComposerError(None, None, f"with its aliases written out it has more than {LARGEST_EXPANDED} characters")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
+    """Size of a node with every alias written out; each node is looked at once."""
+    if id(node) in known:
+        if known[id(node)] < 0:
+            raise yaml.composer.ComposerError(None, None, "an alias stands inside its own anchor", node.start_mark)
+        return known[id(node)]
+    known[id(node)] = -1
+    size = 1
+    if isinstance(node, yaml.ScalarNode):
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise yaml.composer.ComposerError(None, None, "half of a surrogate pair is no character", node.start_mark)
+        size += len(node.value)
+    else:
+        for item in node.value:
+            size += sum(_expanded(part, known) for part in (item if isinstance(item, tuple) else (item,)))
+    known[id(node)] = size
+    return size
 
 
 def path_of(name: str) -> Path:
@@ -49,11 +107,11 @@ def path_of(name: str) -> Path:
     if not name.strip():
         raise Refused(Problem("environment", repr(name), "a name or a file is needed", f"use one of {', '.join(names())}"))
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    path = Path(name).expanduser() if is_path else ENVIRONMENTS / f"{name}.yaml"
     try:
+        path = Path(name).expanduser() if is_path else ENVIRONMENTS / f"{name}.yaml"
         if path.is_file():
             return path
-    except (OSError, ValueError):  # a name too long for the file system, or with a null byte
+    except (OSError, ValueError, RuntimeError):  # a name too long for the file system, with a null byte, or ~ of an unknown user
         pass
     close = difflib.get_close_matches(name, names(), n=1)
     fix = f"did you mean {close[0]}" if close else f"use one of {', '.join(names())}, or the path of a YAML file"
@@ -77,11 +135,15 @@ def load(name: str, *, account: str | None = None) -> Environment:
 def parse(text: str, *, where: str = "environment", account: str | None = None) -> Environment:
     """Type and check the text of an environment file. Raises Refused with every problem."""
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - derived from SafeLoader
+        data = _read_yaml(text)
     except yaml.YAMLError as error:
         raise Refused(Problem(where, "", f"this is not valid YAML: {_yaml_message(error)}", "mend that line")) from None
     except RecursionError:
         raise Refused(Problem(where, "", "this YAML is nested too deeply", "an environment has four levels")) from None
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        # PyYAML's constructors raise these for a tag that its value does not fit: !!bool abc, !!timestamp abc.
+        said = f"a value does not fit its tag ({type(error).__name__}: {error})"
+        raise Refused(Problem(where, "", f"this is not valid YAML: {said}", "write the value without a !!tag")) from None
     if data is None:
         raise Refused(Problem(where, "", "the file is empty", "start from environments/reference.yaml"))
     if not isinstance(data, dict):
@@ -99,7 +161,7 @@ def parse(text: str, *, where: str = "environment", account: str | None = None) 
         env = Environment.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise Refused([_problem(detail) for detail in error.errors()]) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Refused(Problem(where, "", f"the file holds a value that no field takes ({error})", "remove it")) from None
     if found := rules.problems(env):
         raise Refused(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,9 +17,26 @@ class Problem:
     fix: str = ""
 
     def __str__(self) -> str:
-        value = self.value if len(self.value) <= 80 else f"{self.value[:60]}… ({len(self.value)} characters)"
-        sentence = f"{self.field} = {value}: {self.rule}" if value else f"{self.field}: {self.rule}"
-        return f"{sentence}; {self.fix}." if self.fix else f"{sentence}."
+        field, value = _cut(without_password(self.field)), _cut(without_password(self.value))
+        place = f"{field} = {value}" if value else field
+        sentence = _one_line(f"{place}: {self.rule}" if place else self.rule)
+        if self.fix:
+            sentence = f"{sentence}; {_one_line(self.fix)}"
+        return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
+def without_password(text: str) -> str:
+    """The text without the `user:password@` of the URLs in it."""
+    return re.sub(r"://[^\s/]*@", "://***@", text)
+
+
+def _one_line(text: str) -> str:
+    # What is not printable could end the line, or rewrite it on a terminal: shown as in a Python literal.
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_password(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 class Refused(Exception):

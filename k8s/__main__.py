@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from config.environment import Environment
 from config.load import load
@@ -13,7 +15,7 @@ from config.problems import Problem, Refused
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or 2 with one sentence per problem and nothing written."""
+    """Exit code 0; 2 with one sentence per problem and nothing written; 3 with one sentence if the system refused to read or write."""
     parser = argparse.ArgumentParser(
         prog="python -m k8s", description="Write an environment's Kubernetes manifests to dist/<environment>/."
     )
@@ -31,9 +33,24 @@ def main(arguments: list[str] | None = None) -> int:
             _print_ray_job(env, given.ray_job)
         else:
             _write(env)
+        print(end="", flush=True)  # a full disk is noticed here; does nothing where standard output is closed
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        return 141  # as a shell reports SIGPIPE
+    except OSError as error:
+        print(Problem(str(error.filename or "output"), "", f"it cannot be read or written ({error.strerror or error})"), file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if os.environ.get("HYPERPOD_RL_DEBUG"):
+            raise
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        print(Problem("manifests", "", f"{type(error).__name__}: {said}", "HYPERPOD_RL_DEBUG=1 shows where"), file=sys.stderr)
+        return 3
     return 0
 
 
@@ -64,5 +81,13 @@ def _print_ray_job(env: Environment, file: str) -> None:
     print(manifests.dump(rayjob.ray_job(env, rayjob.from_document(document))), end="")
 
 
+def _end(code: int) -> NoReturn:
+    try:
+        print(end="", flush=True)
+    except OSError:  # said before; Python flushes once more at exit and would complain there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

@@ -91,6 +91,10 @@ def _start(node_delay: float | None) -> subprocess.Popen[bytes]:
         )
 
 
+# In the state folder: what a user may want to read afterwards, and the locks, which must outlive those who wait for them.
+KEPT_BY_DOWN = ("logs", "shared", "up.lock", "daemon.lock")
+
+
 def down(*, purge: bool = False) -> None:
     """End the daemon and everything that it started; idempotent.
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from config import names
 from config.environment import Environment
-from config.problems import Problem, Refused, Unreachable
+from config.problems import Problem, Refused, Unreachable, without_password
 from training import deployed, kubeconfig
 from training.kubernetes import kubectl
 
@@ -108,12 +108,14 @@ def connect(env: Environment, *, address: str | None = None, note: Callable[[str
 
 
 def _check_address(env: Environment, address: str) -> None:
+    # An address may carry `user:password@`, also one that is not well formed.
+    shown = re.sub(r"^(\w+://)?.*@", r"\1***@", address, flags=re.DOTALL)
     if not re.match(r"^(https?|sagemaker_ray)://\S+$", address):
         raise Refused(
-            Problem("--address", address, "it must begin with http://, https:// or sagemaker_ray://", "for example http://127.0.0.1:8265")
+            Problem("--address", shown, "it must begin with http://, https:// or sagemaker_ray://", "for example http://127.0.0.1:8265")
         )
     if env.local and not address.startswith("sagemaker_ray://") and not deployed.is_loopback(address):
-        raise Refused(Problem("--address", address, f"environment {env.name} speaks to this machine only", "use a loopback address"))
+        raise Refused(Problem("--address", shown, f"environment {env.name} speaks to this machine only", "use a loopback address"))
 
 
 def _endpoint_client(env: Environment, address: str, config: str) -> Any:
@@ -165,7 +167,7 @@ def _within(seconds: float, function: Callable[[], T], what: str) -> T:
     if outcome:
         return outcome[0]
     if not failure:
-        raise Lost(f"{what} did not answer within {seconds:.0f} s")
+        raise Lost(f"{without_password(what)} did not answer within {seconds:.0f} s")
     raise translated(failure[0], what) from None
 
 
@@ -173,7 +175,7 @@ def translated(error: BaseException, what: str) -> BaseException:
     """What Ray's client and the toolkit raise, as ours: Answered, Lost, or unchanged if it is ours already."""
     if isinstance(error, (Unreachable, Refused, Answered, KeyboardInterrupt, SystemExit)):
         return error
-    said = " ".join(str(error).split())
+    said, what = without_password(" ".join(str(error).split())), without_password(what)
     if said.startswith("Resource not found for cluster"):
         return Missing(f"there is no RayCluster behind {what.removeprefix('Ray at ')}; make it first: `hyperpod-rl cluster up`")
     if "Failed to get head node agent" in said:  # a 500 of ray/dashboard/modules/job/job_head.py, 10 s after the call

@@ -41,6 +41,7 @@ _FLOAT: Final = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
+_NOT_DECIMAL: Final = re.compile(r"^[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-9.]+)+)$")
 _KINDS: Final = {
     "bool": "true or false",
     "int": "an integer",
@@ -75,7 +76,7 @@ def parse(overrides: Sequence[str]) -> tuple[dict[str, Value], list[Problem]]:
             found.append(Problem(name, text, "SkyRL accepts no '+' prefix, new keys cannot be added", fix))
             continue
         if not equals:
-            found.append(Problem(word, "", "an override is written key=value, the '=' is missing", f"write {word}=VALUE"))
+            found.append(Problem(word, "", "an override is written key=value, the '=' is missing", f"write {word[:60]}=VALUE"))
             continue
         if not name:
             found.append(Problem(word, "", "an override is written key=value, the key is missing", "name the key"))
@@ -237,13 +238,29 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Reads values the way OmegaConf's command line does."""
+        """Reads values the way OmegaConf's command line does; refuses aliases, which can grow without limit."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("aliases are no values")
+            return super().compose_node(parent, index)
 
     dropped = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float")
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in pairs if tag not in dropped]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def number(loader: Any, node: Any) -> int | float:
+        # YAML 1.1 reads 010 as 8 and 1:30 as 90 (https://yaml.org/type/int.html), and so would the trainer.
+        if _NOT_DECIMAL.match(node.value):
+            raise ValueError(f"{node.value[:20]} is read as an octal or base-60 number, write a decimal one")
+        if len(node.value) > 100:
+            raise ValueError(f"a number of {len(node.value)} characters")
+        return loader.construct_yaml_int(node) if node.tag.endswith(":int") else loader.construct_yaml_float(node)  # type: ignore[no-any-return]
+
+    for tag in ("int", "float"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{tag}", number)
     # The float pattern goes last, as OmegaConf adds it: what reads as an int stays an int.
     for first in "-+0123456789.":
         Loader.yaml_implicit_resolvers.setdefault(first, []).append(("tag:yaml.org,2002:float", _FLOAT))
@@ -257,6 +274,8 @@ def _yaml(text: str) -> Value:
         value: Value = yaml.load(text, Loader=_loader())  # noqa: S506  a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:  # PyYAML's, for !!bool abc and !!timestamp abc
+        raise ValueError("it does not fit its tag") from error
     if not _plain_data(value):
         raise ValueError("only words, numbers, lists and dictionaries are values")
     return value
@@ -267,7 +286,9 @@ def _plain_data(value: object) -> bool:
         return all(_plain_data(item) for item in value)
     if isinstance(value, dict):
         return all(isinstance(key, str) and _plain_data(item) for key, item in value.items())
-    return value is None or isinstance(value, (bool, int, float, str))
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def _text(value: Value) -> str:
@@ -286,7 +307,7 @@ def _text(value: Value) -> str:
         return "[" + ",".join(_text(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{_text(key)}: {_text(item)}" for key, item in value.items()) + "}"
-    if _PLAIN.match(value) and _yaml(value) == value:
+    if _PLAIN.match(value) and not _NOT_DECIMAL.match(value) and _yaml(value) == value:
         return value
     return '"' + "".join(_escaped(character) for character in value) + '"'
 

@@ -25,7 +25,9 @@ from training.skyrl import Value
 
 MARKER: Final = "latest_ckpt_global_step.txt"
 _DIGESTS: Final = "digests.json"
-_STEP_FOLDER: Final = re.compile(r"global_step_(\d+)")
+_ASIDE: Final = "superseded-"
+_STEP_FOLDER: Final = re.compile(r"global_step_(0|[1-9][0-9]*)")
+_MODEL_NAME: Final = re.compile(r"policy/model_world_size_([1-9][0-9]*)_rank_[0-9]+\.pt")
 _MODEL: Final = "policy/model_world_size_{world}_rank_{rank}.pt"
 _OPTIMIZER: Final = "policy/optim_world_size_{world}_rank_{rank}.pt"
 _EXTRA: Final = "policy/extra_state_world_size_{world}_rank_{rank}.pt"
@@ -54,9 +56,15 @@ class OtherRun(Exception):
 
 def save(
     folder: Path, state: State, *, base: Mapping[str, Floats], world: int, lora: Lora, values: Mapping[str, Value],
-    steps_per_epoch: int, keep: int, progress: Progress,
+    steps_per_epoch: int, keep: int, progress: Progress, redone_above: int | None = None,
 ) -> Path:  # fmt: skip
-    """Write `global_step_N`, then the marker, then remove what `keep` (trainer.max_ckpts_to_keep) no longer wants."""
+    """Write `global_step_N`, then the marker, then remove what `keep` (trainer.max_ckpts_to_keep) no longer wants.
+
+    Args:
+        redone_above: at the first save of an attempt, the step that it went on from. Checkpoints above it belong to training
+            that is being redone: they are renamed to `superseded-global_step_N`. Left in place they would count as the
+            newest, and pruning would remove what was just written. What the marker names stays until the marker has moved.
+    """
     files: dict[str, bytes] = {
         "trainer_state.pt": shared.document({"global_step": state.step, "config": dict(values)}),
         "data.pt": shared.document({"batches_taken": state.step % steps_per_epoch, "epoch": state.step // steps_per_epoch}),
@@ -74,11 +82,23 @@ def save(
         files[_EXTRA.format(**place)] = shared.document({"rank": rank, "optimizer_steps": state.optimizer.steps})
     files[_DIGESTS] = shared.document({name: shared.digest(data) for name, data in files.items()})
     target = folder / f"global_step_{state.step}"
+    redone = [step for step in above(folder, redone_above) if step != state.step] if redone_above is not None else []
+    marked = _marked(folder)[0]
+    for step in redone:
+        if step != marked:
+            _set_aside(folder / f"global_step_{step}", progress)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        _set_aside(target, progress)
     shared.write_folder(target, files, progress=progress)
+    if (folder / MARKER).is_dir():
+        _set_aside(folder / MARKER, progress)
     progress("marker")
     shared.write(folder / MARKER, str(state.step).encode())
+    if marked in redone:
+        _set_aside(folder / f"global_step_{marked}", progress)
     if keep > 0:
-        for step in sorted(_steps(folder), reverse=True)[keep:]:
+        earlier = [step for step in _steps(folder) if step < state.step]  # never what was written just now
+        for step in sorted(earlier, reverse=True)[keep - 1 :]:
             progress(f"remove {step}")
             discarded = folder / f"{shared.TEMPORARY}global_step_{step}-removed"
             (folder / f"global_step_{step}").rename(discarded)
@@ -87,19 +107,33 @@ def save(
 
 
 def newest(folder: Path, log: Callable[[str], None], load: Callable[[Path], State]) -> State | None:
-    """The newest whole checkpoint at or below the marker, or None when there is no marker (SkyRL then starts afresh)."""
-    try:
-        latest = int((folder / MARKER).read_text())
-    except FileNotFoundError:
-        log(f"No checkpoint in {folder} (no {MARKER}), starting from step 0")
-        return None
-    for step in sorted((step for step in _steps(folder) if step <= latest), reverse=True):
+    """The newest whole checkpoint at or below the marker, or None when there is none.
+
+    A marker that is missing or unreadable bounds nothing: then it is the newest whole checkpoint of all. SkyRL would start
+    afresh without a marker, and fail on an unreadable one.
+    """
+    steps = _steps(folder)
+    latest, reason = _marked(folder)
+    if latest is None:
+        if not steps:
+            log(f"No checkpoint in {folder} ({reason}), starting from step 0")
+            return None
+        log(f"{reason}: resuming from the newest whole checkpoint in {folder}")
+        latest = max(steps)
+    elif latest not in steps:
+        log(f"{MARKER} names global_step_{latest}, which is not in {folder}: trying the one before")
+    for step in sorted((step for step in steps if step <= latest), reverse=True):
         try:
             return load(folder / f"global_step_{step}")
         except Torn as torn:
             log(f"Checkpoint global_step_{step} is torn ({torn}), trying the one before")
     log(f"No whole checkpoint in {folder}, starting from step 0")
     return None
+
+
+def above(folder: Path, step: int) -> list[int]:
+    """The steps of the checkpoints above a step, lowest first."""
+    return sorted(other for other in _steps(folder) if other > step)
 
 
 def load(folder: Path, *, base: Mapping[str, Floats], adapter: Mapping[str, Floats], optimizer: Adam, world: int) -> State:
@@ -114,8 +148,9 @@ def load(folder: Path, *, base: Mapping[str, Floats], adapter: Mapping[str, Floa
         Torn, OtherRun: see there.
     """
     files = _verified(folder)
-    if _MODEL.format(world=world, rank=world - 1) not in files or _MODEL.format(world=world, rank=world) in files:
-        raise OtherRun(f"{folder} was not written by {world} GPUs; resume needs the same number")
+    written = _world(files)
+    if written != world:
+        raise OtherRun(f"{folder} was not written by {world} GPUs but by {written}; resume needs the same number")
     model: dict[str, Floats] = {}
     moments: dict[str, Floats] = {}
     for rank in range(world):
@@ -164,17 +199,56 @@ def _shard(arrays: Mapping[str, Floats], rank: int, world: int) -> dict[str, Flo
 
 
 def _steps(folder: Path) -> list[int]:
-    matches = (_STEP_FOLDER.fullmatch(path.name) for path in folder.iterdir())
-    return [int(match[1]) for match in matches if match is not None]
+    """Steps of the folders that `save` wrote: no links, no files, no other spelling such as global_step_03."""
+    matches = ((_STEP_FOLDER.fullmatch(path.name), path) for path in folder.iterdir())
+    return [int(match[1]) for match, path in matches if match is not None and path.is_dir() and not path.is_symlink()]
+
+
+def _marked(folder: Path) -> tuple[int | None, str]:
+    """The step that the marker names, or None and why there is none."""
+    try:
+        text = (folder / MARKER).read_text(encoding="ascii").strip()
+        return (int(text), "") if text.isdigit() else (None, f"{MARKER} holds {text[:20]!r}, not a step")
+    except FileNotFoundError:
+        return None, f"no {MARKER}"
+    except (OSError, ValueError) as error:
+        return None, f"{MARKER} is unreadable ({type(error).__name__})"
+
+
+def _set_aside(path: Path, progress: Progress) -> None:
+    progress(f"set aside {path.name}")
+    target = path.with_name(f"{_ASIDE}{path.name}")
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+    path.rename(target)
 
 
 def _verified(folder: Path) -> dict[str, bytes]:
     try:
         digests = json.loads((folder / _DIGESTS).read_bytes())
+        if not isinstance(digests, dict):
+            raise Torn(f"{_DIGESTS} holds no names of files")
         files = {name: (folder / name).read_bytes() for name in digests if name != "stand_in"}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Torn(str(error)) from error
     for name, content in files.items():
         if shared.digest(content) != digests[name]:
             raise Torn(f"{name} differs from its digest")
     return files
+
+
+def _world(files: Mapping[str, bytes]) -> int:
+    """The world size that wrote a checkpoint.
+
+    Raises:
+        Torn: the digests do not name every file of a checkpoint, so nothing can be said of what they leave out.
+    """
+    models = [match[1] for name in files if (match := _MODEL_NAME.fullmatch(name)) is not None]
+    world = len(models)
+    parts = (_MODEL, _OPTIMIZER, _EXTRA)
+    needed = {"trainer_state.pt"} | {part.format(world=world, rank=rank) for part in parts for rank in range(world)}
+    if world == 0 or not needed <= files.keys():
+        raise Torn(f"{_DIGESTS} does not name every file of a checkpoint")
+    return world

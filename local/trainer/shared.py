@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ STAND_IN: Final = "hyperpod-rl stand-in trainer: not SkyRL, not a language model
 
 SHARED_VARIABLE: Final = "HYPERPOD_RL_SHARED"
 TEMPORARY: Final = ".tmp-"
+_LEFT_OVER: Final = re.compile(r"\.tmp-.+-([0-9]+|[0-9]+-old|removed)")  # every temporary name of this package
 
 
 def on_this_machine(path: str) -> Path:
@@ -71,8 +73,10 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, progress: Callable[[
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove what a killed attempt left half-written in a folder."""
+    """Remove what a killed attempt left half-written in a folder; other people's names and links stay."""
     for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_symlink() or _LEFT_OVER.fullmatch(path.name) is None:
+            continue
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

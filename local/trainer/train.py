@@ -47,6 +47,7 @@ class Run:
     log_step: Callable[[int, Metrics], None] = say_step
     progress: Progress = lambda name: None
     metrics: dict[str, float | int] = field(default_factory=dict)
+    _redone_above: int | None = None  # the step that the attempt went on from, until its first save
 
     def train(self) -> State:
         """Train to the last step, from the newest checkpoint if the settings say so.
@@ -67,6 +68,10 @@ class Run:
             shared.remove_left_overs(folder)
         self._bound()
         state = self.start(base)
+        self._redone_above = state.step
+        if redone := checkpoint.above(s.checkpoints, state.step):
+            names = ", ".join(f"global_step_{step}" for step in redone)
+            self.log(f"Training goes on from step {state.step}; the first save replaces or sets aside (superseded-...) {names}")
         if s.eval_interval > 0 and s.eval_before_train:
             with self._timed("eval"):
                 self.evaluate(base, state)
@@ -198,8 +203,9 @@ class Run:
         with self._timed("save_checkpoints"):
             checkpoint.save(
                 s.checkpoints, state, base=base, world=s.gpus, lora=s.lora, values=s.values,
-                steps_per_epoch=s.steps_per_epoch, keep=s.keep, progress=self.progress,
+                steps_per_epoch=s.steps_per_epoch, keep=s.keep, progress=self.progress, redone_above=self._redone_above,
             )  # fmt: skip
+        self._redone_above = None
 
     def _export(self, state: State) -> None:
         s = self.settings

@@ -180,3 +180,67 @@ def test_dry_run_prints_what_submit_would_send(capsys: pytest.CaptureFixture[str
     assert document["job"]["entrypoint"] == expected.entrypoint
     assert document["specification"] == expected.digest
     assert document["overrides"]["trainer.epochs"] == 5
+
+
+def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`hyperpod-rl` in a shell's hands, as `$RL`."""
+    environment = {**os.environ, "RL": f"{sys.executable} -m cli.main", "HYPERPOD_RL_CACHE": "/nonexistent", **variables}
+    return subprocess.run(["sh", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("$RL --help >&-", 0), ("$RL sumbit 2>&-", 2), ("$RL sumbit >&- 2>&- <&-", 2), ("$RL --json sumbit >&-", 2),
+     ("$RL --help >/dev/full", 3), ("$RL --json sumbit >/dev/full", 3), ("$RL sumbit 2>/dev/full", 2)],
+)  # fmt: skip
+def test_a_stream_that_is_closed_or_full(command: str, code: int) -> None:
+    done = shell(command)
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
+    if code == 3:
+        assert "no space is left" in done.stderr
+
+
+def test_json_is_json_in_every_encoding() -> None:
+    done = shell("$RL --json --env 'é€\udcff' list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2, done
+    assert json.loads(done.stdout)["problems"][0]["value"].startswith("é€")
+    done = subprocess.run(
+        [sys.executable.encode(), b"-m", b"cli.main", b"--json", b"--env", b"a\xff", b"list"], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == 2, done
+    assert json.loads(done.stdout.decode("utf-8"))["problems"][0]["value"] == "a\udcff"
+
+
+def test_text_is_readable_in_ascii() -> None:
+    done = shell("$RL --env é list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2, done
+    assert "environment = \\xe9: there is no such environment" in done.stderr
+
+
+def test_ctrl_c_while_the_command_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = shell("$RL list", PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="")
+    # `-m` puts the current folder first and PYTHONPATH second, before the real click.
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("words", [[], ["cluster"], ["local"]], ids=str)
+def test_no_command_is_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(words, capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: hyperpod-rl")
+    code, out, err = call(["--json", *words], capsys)
+    assert code == 2
+    assert "--help" in json.loads(out)["problems"][0]["message"]
+
+
+@pytest.mark.parametrize("address", ["ftp://me:secret@host", "me:secret@host:8265", "http://me:sec ret@host", "http://me:secret@/x y"])
+def test_a_password_in_an_address_is_masked(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["list", "--address", address], ["--json", "list", "--address", address]):
+        code, out, err = call(words, capsys)
+        assert code == 2
+        assert "***@" in out + err
+        assert "secret" not in out + err
+        assert "ret@" not in out + err

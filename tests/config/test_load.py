@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from config.environment import DOCUMENTATION_ACCOUNT
 from config.load import ENVIRONMENTS, load, names, parse
-from config.problems import Refused
+from config.problems import Problem, Refused
 
 REFERENCE = (ENVIRONMENTS / "reference.yaml").read_text()
 
@@ -160,3 +161,73 @@ def test_any_value_at_any_key_is_taken_or_refused(key: str, value: object) -> No
     data[key] = value
     with contextlib.suppress(Refused):  # anything else that it raises fails the test
         assert parse(yaml.safe_dump(data)).name
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['!!int "abc"', "!!float abc", "!!bool abc", "!!timestamp abc", "!!map [1]", "9" * 5000, '"\\ud800"', "!!int 010", "!!int 1:1",
+     "&a [*a]", "!!binary \"a\"", "{? !!timestamp 2024-01-01 : 1}", "[" * 3000],
+    ids=lambda value: value[:20],
+)  # fmt: skip
+def test_yaml_that_its_reader_trips_over_is_one_sentence(value: str) -> None:
+    (sentence,) = refused(f"{REFERENCE}\nfoo: {value}\n")
+    assert sentence.startswith("mine.yaml: ")
+    assert "\n" not in sentence
+
+
+def test_half_a_surrogate_pair_as_a_key_is_refused() -> None:
+    assert "surrogate" in refused(f'{REFERENCE}\n"\\ud800": 1\n')[0]
+
+
+@pytest.mark.parametrize("text", [LAUGHS, LAUGHS + "m: {<<: *a11}\n"])
+def test_aliases_that_grow_without_limit_are_refused_at_once(text: str) -> None:
+    before = time.monotonic()
+    (sentence,) = refused(text)
+    assert "aliases" in sentence
+    assert time.monotonic() - before < 5  # 9**12 items are never made
+
+
+def test_an_alias_is_fine_in_itself() -> None:
+    text = REFERENCE.replace("name: reference", "name: &it reference", 1).replace("namespace: training", "namespace: *it", 1)
+    assert parse(text).ray_cluster.namespace == "reference"
+
+
+@pytest.mark.parametrize("number", ["010", "1:1", "0x3", "0b11", "1_0"])
+def test_a_count_is_written_in_decimal(number: str) -> None:
+    text = REFERENCE.replace("count: 3", f"count: {number}")
+    assert text != REFERENCE
+    (sentence,) = refused(text)
+    assert "count" in sentence
+    assert f'"{number}"' in sentence
+
+
+def test_the_home_folder_of_nobody() -> None:
+    with pytest.raises(Refused, match="there is no such file"):
+        load("~no-such-user-here/x.yaml")
+
+
+def test_a_sentence_stays_on_its_line() -> None:
+    said = str(Problem("a\nb", "c\rd\x1b[2J\u2028\ud800", "no\ngood", "mend\nit"))
+    assert said == "a\\nb = c\\rd\\x1b[2J\\u2028\\ud800: no\\ngood; mend\\nit."
+    assert said.isprintable()
+
+
+def test_a_long_key_is_cut_as_a_long_value_is() -> None:
+    assert str(Problem("k" * 300, "v" * 200, "no")) == f"{'k' * 60}… (300 characters) = {'v' * 60}… (200 characters): no."
+
+
+@pytest.mark.parametrize(("fix", "end"), [("did you mean x?", "x?"), ("mend it.", "it."), ("mend it", "it.")])
+def test_a_sentence_has_one_end(fix: str, end: str) -> None:
+    assert str(Problem("a", "b", "no", fix)).endswith(end)
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    said = str(Problem("s3", "http://me:secret@host/x", "bad: https://you:p%40ss@there", "drop http://me:secret@host"))
+    assert "secret" not in said
+    assert "p%40ss" not in said
+    assert "http://***@host/x" in said

@@ -73,8 +73,8 @@ def test_reference_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1", 1), ("1_000", 1000), ("0x1f", 31), ("010", 8), ("3.0e-6", 3e-06), ("3e-6", 3e-06), ("1e5", 1e5), ("1.", 1.0),
-        ("-.5", "-.5"), (".5", 0.5), ("+1.5", 1.5), ("1:30", 90), ("true", True), ("yes", True), ("off", False),
+        ("1", 1), ("1_000", 1000), ("0x1f", 31), ("3.0e-6", 3e-06), ("3e-6", 3e-06), ("1e5", 1e5), ("1.", 1.0),
+        ("-.5", "-.5"), (".5", 0.5), ("+1.5", 1.5), ("true", True), ("yes", True), ("off", False),
         ("null", None), ("~", None), ("", None), ("a b", "a b"), ("2026-11-29", "2026-11-29"), ("'5'", "5"), ('"5"', "5"),
         ("[a,b]", ["a", "b"]), ("['/x/train.parquet']", ["/x/train.parquet"]), ("[1,2.5]", [1, 2.5]), ("a:b", "a:b"),
         ("s3://b/k", "s3://b/k"), ("1.5.2", "1.5.2"), ("-1", -1), ("1e-06", 1e-06), ("no", False), ("None", "None"),
@@ -262,3 +262,24 @@ def test_import_stays_light() -> None:
     code = "import sys, training.skyrl; print([m for m in ('yaml', 'pydantic', 'omegaconf', 'ray', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["010", "1:1", "1:30.5", "!!int 010", "[1,[010]]", "!!bool abc", "!!int abc", "!!int", "!!float abc", "!!timestamp abc", "&a [*a]",
+     "[&a 1,*a]",
+     "9" * 5000, "0x" + "f" * 5000, '"\\ud800"', "[" * 3000],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["trainer.epochs", f"{KWARGS}.k", "trainer.run_name"])
+def test_a_value_that_would_be_another_on_the_node_is_a_problem(name: str, text: str) -> None:
+    values, found = parse([f"{name}={text}"])
+    assert values == {}
+    assert [problem.field for problem in found] == [name]
+    assert str(found[0]).count("\n") == 0
+
+
+@pytest.mark.parametrize("text", ["010", "1:30", "-07", "00"])
+def test_text_that_yaml_reads_as_a_number_is_quoted_when_written(text: str) -> None:
+    assert render({"trainer.run_name": text}) == [f'trainer.run_name="{text}"']
+    assert parse(render({"trainer.run_name": text})) == ({"trainer.run_name": text}, [])
