@@ -4,10 +4,11 @@ Measured on NVIDIA H200s (1 and 2 GPUs) with the shape of Qwen3-VL-8B, LoRA rank
 FSDP2 with one unit a layer, fp32 shards and bf16 compute, AdamW, gradient checkpointing, PyTorch 2.11, transformers 5.17, peak
 *allocated* memory, 4,096 to 73,728 tokens a micro batch. The formula stays within 3 % of every measured row (a test holds them).
 
-What decides is the language-model head, not a decoder layer: SkyRL's forward pass makes bf16 logits of all tokens and only what
-follows works in chunks (skyrl/backends/skyrl_train/workers/model_wrapper.py, skyrl 0.3.0), so that logits, their log-softmax and
-their gradient stand side by side: 3 x 2 bytes x vocabulary a token, 6 x 2 where log-probabilities are computed unchunked in fp32,
-and a third of that without a backward pass. A layer's own need was counted with PyTorch's FakeTensorMode on transformers'
+What decides, as far as the measured slope tells (inferred, not profiled), is the language-model head, not a decoder layer: SkyRL's
+forward pass makes bf16 logits of all tokens and only what follows works in chunks (skyrl/backends/skyrl_train/workers/
+model_wrapper.py, skyrl 0.3.0), so that logits, their log-softmax and their gradient stand side by side: 3 x 2 bytes x vocabulary a
+token, 6 x 2 where log-probabilities are computed unchunked in fp32, and a third of that without a backward pass.
+A layer's own need was counted with PyTorch's FakeTensorMode on transformers'
 Qwen3VLTextModel under PEFT; it decides only for models with a small vocabulary.
 """
 
