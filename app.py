@@ -6,41 +6,13 @@ import json
 import os
 import sys
 from typing import Any
-from urllib.parse import urlsplit
 
 from aws_cdk import App
 
 from config import load
-from config.environment import DOCUMENTATION_ACCOUNT, LOCAL_ACCOUNT, Environment
-from config.problems import Problem, Refused
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def refuse_elsewhere(settings: Environment) -> None:
-    """The local environment is for the local cloud alone. Raises Refused if what surrounds us points anywhere else."""
-    if not settings.local:
-        return
-    problems = []
-    endpoint = os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint and urlsplit(endpoint).hostname not in LOOPBACK:
-        problems.append(
-            Problem(
-                "AWS_ENDPOINT_URL",
-                endpoint,
-                f"environment {settings.name} runs against a loopback endpoint only",
-                'eval "$(hyperpod-rl local env)"',
-            )
-        )
-    account = os.environ.get("CDK_DEFAULT_ACCOUNT")
-    if account and account != LOCAL_ACCOUNT:
-        problems.append(
-            Problem(
-                "CDK_DEFAULT_ACCOUNT", account, f"environment {settings.name} is account {LOCAL_ACCOUNT}", 'eval "$(hyperpod-rl local env)"'
-            )
-        )
-    if problems:
-        raise Refused(problems)
+from config.environment import DOCUMENTATION_ACCOUNT
+from config.problems import Refused
+from config.surroundings import refuse_elsewhere
 
 
 def feature_flags() -> dict[str, Any]:
@@ -60,7 +32,7 @@ def main() -> int:
     account = app.node.try_get_context("account")
     try:
         settings = load.load(str(name), account=str(account) if account is not None else None)
-        refuse_elsewhere(settings)
+        refuse_elsewhere(settings, os.environ)
     except Refused as refused:
         print(*refused.problems, sep="\n", file=sys.stderr)
         return 2
