@@ -1,6 +1,6 @@
 """Every key of SkyRL's training configuration: name, type, default.
 
-Facts taken from the dataclasses of `SkyRLTrainConfig` in skyrl 0.3.0 (https://pypi.org/project/skyrl/0.3.0/,
+Facts taken from the dataclasses of `SkyRLTrainConfig` in skyrl 0.3.0 (https://github.com/NovaSky-AI/SkyRL,
 module `skyrl.train.config.config`) and, for `environment.skyrl_gym`, from skyrl-gym 0.4.0. The training image carries a
 newer commit of SkyRL, so a key that only the image knows is refused here: add its row, and its source, to the table.
 

@@ -1,6 +1,6 @@
 """AWS on one machine: an endpoint that the unmodified CDK CLI, AWS CLI and SDKs talk to.
 
-ministack (MIT, https://pypi.org/project/ministack/) answers most services. Beside it stand a provider for every
+ministack (MIT, version pinned in requirements.in) answers most services. Beside it stand a provider for every
 CloudFormation resource type that it lacks, driven by the resource schemas that AWS publishes, the service calls of
 SageMaker HyperPod, FSx, Managed Prometheus, Managed Grafana, Service Quotas, Price List and EKS Pod Identity, the
 refusals of those services, fault switches, and a listing of everything that exists.
