@@ -7,6 +7,10 @@ import os
 import sys
 from typing import Any
 
+# CDK's own template check starts a WebAssembly engine that takes longer than all else together, for what cfn-lint checks in
+# the tests; `make synth` turns it on. The JavaScript process reads this when it starts, which importing aws_cdk makes it do.
+os.environ.setdefault("CDK_VALIDATION", "false")
+
 from aws_cdk import App
 
 from config import load
@@ -46,13 +50,22 @@ def main() -> int:
     from k8s import manifests
     from stacks.wiring import build
 
-    build(app, settings)
+    stacks = build(app, settings)
+    if app.node.try_get_context("nag"):  # AWS's own checks: a package of its own, so not in every synthesis
+        from stacks.review import review
+
+        review(app, stacks)
     try:
         manifests.write(settings)
     except OSError as error:
         print(f"dist/ cannot be written: {error.strerror or error} ({error.filename})", file=sys.stderr)
         return 3
-    app.synth()
+    try:
+        app.synth()
+    except RuntimeError as error:
+        if "ValidationFailed" not in str(error):
+            raise
+        return 1  # CDK has printed every finding
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.measure import ROOT, compare, seconds
 
-MODULE = re.compile(r"^(?:from|import) ((?:aws_cdk|cdk8s|cdk8s_plus_27|cdk_nag)[\w.]*)(?: import (.+))?$", re.MULTILINE)
+MODULE = re.compile(r"^(?:from|import) ((?:aws_cdk|cdk8s_plus_27|cdk8s|cdk_nag)[\w.]*)(?: as \w+)?(?: import (.+))?$", re.MULTILINE)
 
 
 def imported_modules() -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from local.cloud import ACCOUNT, accounts
+from local.cloud.services import grafana_http
 from local.cloud.store import Cloud
 
 Lister = Callable[[Cloud], Iterator[str]]
@@ -117,6 +118,12 @@ def _internet_gateways(cloud: Cloud) -> Iterator[str]:
             yield gateway["InternetGatewayId"]
 
 
+def _instances(cloud: Cloud) -> Iterator[str]:
+    """A terminated instance stays in the list for an hour and costs nothing."""
+    for reservation in _pages(cloud, "ec2", "describe_instances", "Reservations"):
+        yield from (i["InstanceId"] for i in reservation["Instances"] if i["State"]["Name"] != "terminated")
+
+
 def _below_eks(operation: str, key: str) -> Lister:
     def lister(cloud: Cloud) -> Iterator[str]:
         for cluster in _pages(cloud, "eks", "list_clusters", "clusters"):
@@ -172,9 +179,7 @@ _LISTERS: dict[str, Lister] = {
     "Flow log": _plain("ec2", "describe_flow_logs", "FlowLogs", "FlowLogId"),
     "Launch template": _plain("ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName"),
     "EC2 volume": _plain("ec2", "describe_volumes", "Volumes", "VolumeId"),
-    "EC2 instance": lambda cloud: (
-        i["InstanceId"] for r in _pages(cloud, "ec2", "describe_instances", "Reservations") for i in r["Instances"]
-    ),
+    "EC2 instance": _instances,
     "Load balancer": _plain("elbv2", "describe_load_balancers", "LoadBalancers", "LoadBalancerName"),
     "EKS cluster": _plain("eks", "list_clusters", "clusters"),
     "EKS add-on": _below_eks("list_addons", "addons"),
@@ -187,4 +192,5 @@ _LISTERS: dict[str, Lister] = {
     "FSx association": _plain("fsx", "describe_data_repository_associations", "Associations", "AssociationId"),
     "Prometheus workspace": _plain("amp", "list_workspaces", "workspaces", "workspaceId"),
     "Grafana workspace": _plain("grafana", "list_workspaces", "workspaces", "id"),
+    "Grafana object": lambda cloud: (line for r in cloud.store.all(grafana_http.GRAFANA_TYPE) for line in grafana_http.objects(r)),
 }

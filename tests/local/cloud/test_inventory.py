@@ -44,6 +44,20 @@ def _key(account: Account) -> Callable[[], Any]:
     return lambda: kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
 
 
+def _instance(account: Account) -> Callable[[], Any]:
+    ec2 = account.client("ec2")
+    made = ec2.run_instances(ImageId="ami-0abcdef1234567890", InstanceType="m5.large", MinCount=1, MaxCount=1)
+    instance = made["Instances"][0]["InstanceId"]
+
+    def remove() -> None:
+        ec2.terminate_instances(InstanceIds=[instance])
+        for volume in ec2.describe_volumes()["Volumes"]:  # the disk outlives it here
+            ec2.detach_volume(VolumeId=volume["VolumeId"])
+            ec2.delete_volume(VolumeId=volume["VolumeId"])
+
+    return remove
+
+
 def _call(
     service: str, make: str, undo: str, arguments: dict[str, Any], undo_with: dict[str, Any] | Callable[[Any], dict[str, Any]]
 ) -> Plant:
@@ -88,6 +102,21 @@ PLANTS: dict[str, tuple[Plant, ...]] = {
             {"DashboardNames": ["left"]},
         ),
     ),
+    "IAM OIDC provider": (
+        _call(
+            "iam",
+            "create_open_id_connect_provider",
+            "delete_open_id_connect_provider",
+            {"Url": "https://oidc.example.com/left", "ClientIDList": ["sts.amazonaws.com"], "ThumbprintList": ["0" * 40]},
+            lambda m: {"OpenIDConnectProviderArn": m["OpenIDConnectProviderArn"]},
+        ),
+    ),
+    "EC2 volume": (
+        _call(
+            "ec2", "create_volume", "delete_volume", {"AvailabilityZone": "us-west-2a", "Size": 1}, lambda m: {"VolumeId": m["VolumeId"]}
+        ),
+    ),
+    "EC2 instance": (_instance,),
 }
 
 
