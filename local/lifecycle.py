@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.problems import Failed, Unreachable
+from config.problems import Failed, Problem, Refused, Unreachable
 from local import processes, state
 from local.cloud import ACCOUNT, REGION, SECRET
 from local.state import ROOT, Ports
 
 # The daemon starts in 4 s on an idle machine of 2 cores; a busy one may need several times that.
 START_SECONDS = 90.0
+# For a daemon that another command left: it may still be starting, or be stopped (Ctrl-Z, a debugger) for ever.
+FOREIGN_SECONDS = 30.0
 STOP_SECONDS = 20.0
 
 
@@ -52,12 +54,14 @@ def up(*, node_delay: float | None = None) -> Status:
     """Start the local cloud unless it runs, and wait until it answers.
 
     Can be killed at any point and called again: the daemon holds a lock, so a second one never starts beside it.
-    Raises Refused when the base port of the environment cannot be used, and Failed with the end of the daemon's log when
-    it does not come up.
+    Raises Refused when the base port or the fault switches of the environment cannot be used, Failed with the end of the
+    daemon's log when it does not come up, and Failed when one runs that does not answer.
     """
+    _check_surroundings()
     with _locked("up.lock"):
         process: subprocess.Popen[bytes] | None = None
-        deadline = time.monotonic() + START_SECONDS
+        begin = time.monotonic()
+        deadline = begin + START_SECONDS
         while time.monotonic() < deadline:
             running = status()
             if running.running:
@@ -70,8 +74,30 @@ def up(*, node_delay: float | None = None) -> Status:
                 # Nothing of a daemon that was killed may stay: its Ray processes, its files.
                 _end(patience=1.0)
                 process = _start(node_delay)
+            if process is None and time.monotonic() - begin > FOREIGN_SECONDS:
+                raise Failed(
+                    f"a local cloud runs with the state folder {state.folder()} and does not answer; "
+                    "`hyperpod-rl local down` ends it, then `hyperpod-rl local up`"
+                )
             time.sleep(0.1)
         raise Failed(f"the local cloud did not answer within {START_SECONDS:.0f} s:\n{_log_end()}")
+
+
+def _check_surroundings() -> None:
+    """What the daemon reads from the environment is refused before anything starts, and also beside one that runs."""
+    from local.cloud import faults
+
+    problems: list[Problem] = []
+    try:
+        state.base_port()
+    except Refused as refused:
+        problems += refused.problems
+    try:
+        faults.Faults.from_environment()
+    except faults.InvalidFault as error:
+        problems.append(Problem(faults.ENVIRONMENT, os.environ[faults.ENVIRONMENT], str(error), "docs/3-local-cloud.md lists them"))
+    if problems:
+        raise Refused(problems)
 
 
 def _start(node_delay: float | None) -> subprocess.Popen[bytes]:

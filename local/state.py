@@ -48,7 +48,9 @@ def ray_folder(below: Path | None = None) -> Path:
     inside = (below or folder()) / "ray"
     if len(str(inside)) <= _LONGEST_RAY_FOLDER:
         return inside
-    return Path(tempfile.gettempdir()) / f"hyperpod-rl-{hashlib.sha256(str(inside).encode()).hexdigest()[:8]}"
+    name = f"hyperpod-rl-{hashlib.sha256(str(inside).encode()).hexdigest()[:8]}"
+    chosen = Path(tempfile.gettempdir()) / name
+    return chosen if len(str(chosen)) <= _LONGEST_RAY_FOLDER else Path("/tmp") / name  # noqa: S108 - $TMPDIR is too long; the name is this checkout's own
 
 
 def read() -> State | None:
@@ -77,12 +79,18 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
+def base_port() -> int | None:
+    """The first of three ports that $HYPERPOD_RL_LOCAL_PORT names; None when it is not set. Raises Refused."""
+    base = os.environ.get(BASE_PORT, "").strip()
+    if base and not (base.isdecimal() and 1024 <= int(base) <= 65533):
+        raise Refused(Problem(BASE_PORT, base, "is no port from 1024 to 65533", "leave it unset to have free ports chosen"))
+    return int(base) if base else None
+
+
 def choose_ports() -> Ports:
     """Free ports, or three that follow the base port where one is given. Raises Refused when those cannot be used."""
-    base = os.environ.get(BASE_PORT, "").strip()
-    if base and not (base.isdigit() and 1024 <= int(base) <= 65533):
-        raise Refused(Problem(BASE_PORT, base, "is no port from 1024 to 65533", "leave it unset to have free ports chosen"))
-    wanted = [int(base) + n for n in range(3)] if base else [0, 0, 0]
+    base = base_port()
+    wanted = [base + n for n in range(3)] if base else [0, 0, 0]
     held = []
     try:
         for port in wanted:
@@ -92,7 +100,7 @@ def choose_ports() -> Ports:
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError as error:
-                problem = Problem(BASE_PORT, base, f"port {port} cannot be used: {error.strerror}", "name another, or unset it")
+                problem = Problem(BASE_PORT, str(base), f"port {port} cannot be used: {error.strerror}", "name another, or unset it")
                 raise Refused(problem) from error
         first, second, third = (listener.getsockname()[1] for listener in held)
         return Ports(first, second, third)

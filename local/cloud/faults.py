@@ -4,6 +4,7 @@ A switch is JSON, posted as a list to `/_hyperpod-rl/faults` or given in the env
 `HYPERPOD_RL_FAULTS` when the daemon starts:
 
     {"resource": "FileSystem", "action": "create", "fail": "no capacity"}     logical id, its beginning, or a type
+    {"resource": "Vpc$", "action": "create", "fail": "why"}                   this logical id, not others that begin so
     {"resource": "AWS::EKS::Cluster", "action": "create", "slow": 5}          seconds
     {"resource": "AWS::FSx::Backup", "action": "create", "fail": "why"}       a backup that ends as FAILED
     {"instance_group": "workers", "missing": 1}                               nodes of the group that do not join
@@ -20,6 +21,7 @@ from typing import Any, Literal, cast, get_args
 
 Action = Literal["create", "update", "delete"]
 ENVIRONMENT = "HYPERPOD_RL_FAULTS"
+MOST = 86_400  # seconds, times or nodes: more is a slip of the hand
 
 
 class InvalidFault(ValueError):
@@ -45,33 +47,48 @@ class Fault:
     def parse(cls, given: object) -> Fault:
         """One switch from JSON. Raises InvalidFault."""
         if not isinstance(given, dict):
-            raise InvalidFault(f"a fault is an object with the keys {sorted(f.name for f in fields(cls))}, not {given!r}")
+            raise InvalidFault(f"a switch is an object with some of the keys {_keys(cls)}, not {json.dumps(given)}")
         unknown = sorted(set(given) - {f.name for f in fields(cls)})
         if unknown:
-            raise InvalidFault(f"unknown keys {unknown}; known: {sorted(f.name for f in fields(cls))}")
-        try:
-            fault = cls(
-                resource=str(given.get("resource", "")),
-                action=cast(Action, given.get("action", "create")),
-                fail=str(given.get("fail", "")),
-                slow=float(given.get("slow", 0)),
-                times=int(given.get("times", 0)),
-                instance_group=str(given.get("instance_group", "")),
-                missing=int(given.get("missing", 0)),
-            )
-        except (TypeError, ValueError) as error:
-            raise InvalidFault(str(error)) from error
+            raise InvalidFault(f"{', '.join(unknown)} is no key of a switch; these are: {_keys(cls)}")
+        fault = cls(
+            resource=_text(given, "resource"),
+            action=cast(Action, _text(given, "action", "create")),
+            fail=_text(given, "fail"),
+            slow=_number(given, "slow"),
+            times=int(_number(given, "times", whole=True)),
+            instance_group=_text(given, "instance_group"),
+            missing=int(_number(given, "missing", whole=True)),
+        )
         if fault.action not in get_args(Action):
             raise InvalidFault(f"action {fault.action!r} is none of {', '.join(get_args(Action))}")
         if not (fault.resource and (fault.fail or fault.slow)) and not (fault.instance_group and fault.missing > 0):
-            raise InvalidFault("a fault needs `resource` with `fail` or `slow`, or `instance_group` with `missing`")
+            raise InvalidFault("a switch needs `resource` with `fail` or `slow`, or `instance_group` with `missing`")
         return fault
 
     def hits(self, action: str, logical_id: str, resource_type: str) -> bool:
         """Logical ids of CDK end in eight hexadecimal digits, so the beginning of one is enough."""
         if not self.resource or self.action != action:
             return False
-        return self.resource == resource_type or logical_id.startswith(self.resource)
+        return self.resource == resource_type or f"{logical_id}$".startswith(self.resource)
+
+
+def _keys(cls: type[Fault]) -> str:
+    return ", ".join(sorted(f.name for f in fields(cls)))
+
+
+def _text(given: dict[str, Any], key: str, default: str = "") -> str:
+    value = given.get(key, default)
+    if not isinstance(value, str):
+        raise InvalidFault(f"`{key}` is a text, not {json.dumps(value)}")
+    return value
+
+
+def _number(given: dict[str, Any], key: str, *, whole: bool = False) -> float:
+    value = given.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value < MOST:
+        raise InvalidFault(f"`{key}` is a {'whole ' if whole else ''}number from 0 to {MOST}, not {json.dumps(value)}")
+    return float(value)
 
 
 class Faults:
@@ -128,5 +145,5 @@ def parse(text: str) -> list[Fault]:
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise InvalidFault(f"not JSON: {error}") from error
+        raise InvalidFault(f"is no JSON ({error})") from error
     return [Fault.parse(item) for item in (given if isinstance(given, list) else [given])]

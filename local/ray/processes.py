@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 FOLDER_MARK = "HYPERPOD_RL_RAY_FOLDER"
 POD_MARK = "HYPERPOD_RL_RAY_POD"
 STARTED = "Ray runtime started."
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # The child dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), and Ray's processes die with the child.
 _LAUNCH = (
     "import ctypes,os,sys;parent=int(sys.argv[1]);ctypes.CDLL(None).prctl(1,9,0,0,0);"
@@ -53,6 +55,14 @@ class RayNode:
         """Ray's --temp-dir."""
         return self.folder / "t"
 
+    def last_words(self) -> str:
+        """The last line that was printed, without colours: why a process ended, as far as it said so. At most 300 characters."""
+        try:
+            lines = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace")).splitlines()
+        except OSError:
+            return ""
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
     def alive(self) -> bool:
         """Whether `ray start --block` runs."""
         return self.process is not None and self.process.poll() is None
@@ -72,6 +82,8 @@ def start(node: RayNode, arguments: Sequence[str], environment: Mapping[str, str
     node.environment = {**environment, FOLDER_MARK: str(root), POD_MARK: node.pod}
     ray = str(Path(sys.executable).with_name("ray"))
     command = [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), sys.executable, ray, *arguments]
+    with contextlib.suppress(FileNotFoundError):  # as `kubectl logs --previous`
+        node.log.replace(node.log.with_suffix(".previous.log"))
     with node.log.open("wb") as log:
         node.process = subprocess.Popen(
             command, env=node.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

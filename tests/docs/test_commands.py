@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from local import demo
 from local.cloud import faults
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Command -> the test that runs it.
+# Command -> the test that runs it: a function whose text names the command's words.
 IN_TESTS = {
-    "hyperpod-rl logs RUN": "tests/training/test_end_to_end.py",
-    "hyperpod-rl stop RUN": "tests/training/test_end_to_end.py",
-    "hyperpod-rl supervise RUN": "tests/training/test_supervise.py",
-    "hyperpod-rl report RUN": "tests/training/test_report.py",
-    "hyperpod-rl reproduce RUN": "tests/training/test_supervise.py",
+    "hyperpod-rl logs RUN": "training/test_end_to_end.py::test_submit_follow_and_the_rest",
+    "hyperpod-rl stop RUN": "training/test_end_to_end.py::test_pressed_twice_at_once_then_stopped_while_somebody_follows",
+    "hyperpod-rl supervise RUN": "cli/test_supervise.py::test_the_command_and_its_exit_code",
+    "hyperpod-rl report RUN": "training/test_report.py::test_one_page_that_needs_nothing_else",
+    "hyperpod-rl reproduce RUN": "training/test_reproduce.py::test_the_printed_commands_submit_the_same_again",
 }
 # What a shell does, not a program of ours.
 SHELL = re.compile(r"^(export|eval|source|cp) ")
@@ -46,6 +47,21 @@ def shown(page: Path) -> list[str]:
     return [part.strip() for line in lines if line and not line.startswith("#") for part in line.split("&&")]
 
 
+def quoted(command: str) -> str:
+    """The words of a command up to its first argument, as a test passes them: `"serve", "up"`."""
+    words = [word for word in command.split()[1:] if word.islower() and not word.startswith("-")]
+    return ", ".join(f'"{word}"' for word in words)
+
+
+def source_of(test: str) -> str:
+    """The text of a test function, named as pytest names it below tests/."""
+    path, _, name = test.partition("::")
+    text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and node.name == name]
+    assert found, f"there is no test {test}"
+    return ast.get_source_segment(text, found[0]) or ""
+
+
 COMMANDS = sorted({(page.name, command) for page in PAGES for command in shown(page)})
 DEMO = {normal(command) for command in demo.COMMANDS}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
@@ -61,7 +77,7 @@ def test_a_shown_command_is_run_somewhere(page: str, command: str, capsys: pytes
     if same in DEMO or command in CI or SHELL.match(command):
         return
     if same in IN_TESTS:
-        assert f'"{command.split()[1]}"' in (ROOT / IN_TESTS[same]).read_text(encoding="utf-8")
+        assert quoted(same) in source_of(IN_TESTS[same])
         return
     words = command.split()
     assert words[0] == "hyperpod-rl", f"{page} shows `{command}`, which nothing runs"

@@ -17,12 +17,16 @@ from tests.local.cloud.test_rules import _until_running
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON"),
-        ('"x"', "a fault is an object"),
-        ('{"resource": "A", "fial": "x"}', r"unknown keys \['fial'\]"),
+        ("{", "is no JSON"),
+        ('"x"', "a switch is an object"),
+        ('{"resource": "A", "fial": "x"}', "fial is no key of a switch; these are: action, fail"),
         ('{"resource": "A"}', "needs `resource` with `fail` or `slow`"),
         ('{"resource": "A", "fail": "x", "action": "break"}', "is none of create, update, delete"),
-        ('{"resource": "A", "slow": "long"}', "could not convert"),
+        ('{"resource": "A", "slow": "long"}', '`slow` is a number from 0 to 86400, not "long"'),
+        ('{"resource": "A", "fail": "x", "times": -1}', "`times` is a whole number"),
+        ('{"resource": "A", "fail": "x", "times": 1.5}', "`times` is a whole number"),
+        ('{"resource": "A", "slow": 1e300}', "`slow` is a number from 0"),
+        ('{"resource": 7, "fail": "x"}', "`resource` is a text, not 7"),
         ('{"instance_group": "g"}', "or `instance_group` with `missing`"),
     ],
 )
@@ -109,7 +113,7 @@ class TestInTheCloud:
         assert [(g["InstanceGroupName"], g["CurrentCount"], g["TargetCount"]) for g in groups] == [("head", 1, 1), ("workers", 1, 3)]
 
     def test_the_admin_route_refuses_what_it_does_not_understand(self, account: Account) -> None:
-        with pytest.raises(Failed, match="unknown keys"):
+        with pytest.raises(Failed, match="is no key of a switch"):
             lifecycle.set_faults([{"resource": "A", "fial": "x"}])
         assert lifecycle.admin("GET", "faults") == []
 

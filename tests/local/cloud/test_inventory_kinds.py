@@ -67,7 +67,7 @@ MAKERS = {
     "Launch template": resource("AWS::EC2::LaunchTemplate", LaunchTemplateData={"InstanceType": "m5.large"}),
     "Load balancer": resource("AWS::ElasticLoadBalancingV2::LoadBalancer", Scheme="internal", Subnets=[ref("SubnetA"), ref("SubnetB")]),
     "FSx association": resource(
-        "AWS::FSx::DataRepositoryAssociation", FileSystemId=ref("FileSystem"), FileSystemPath="/left", 
+        "AWS::FSx::DataRepositoryAssociation", FileSystemId=ref("FileSystem"), FileSystemPath="/left",
         DataRepositoryPath={"Fn::Sub": "s3://${Bucket}/"},
     ),
 }  # fmt: skip

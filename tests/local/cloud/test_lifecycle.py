@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,10 +115,38 @@ def test_nothing_runs(folder: Path) -> None:
         lifecycle.remove_bootstrap()
 
 
-def test_a_daemon_that_cannot_start_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYPERPOD_RL_FAULTS", "{")
-    with pytest.raises(Failed, match="not JSON"):
+def test_a_daemon_that_cannot_start_says_why(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "certificates").write_text("a file where a folder must be")
+    with pytest.raises(Failed, match=r"ended while it started(.|\n)*certificates"):
         lifecycle.up()
+
+
+def test_fault_switches_and_base_port_are_refused_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERPOD_RL_FAULTS", "{")
+    monkeypatch.setenv(state.BASE_PORT, "many")
+    with pytest.raises(Refused) as refused:
+        lifecycle.up()
+    assert [problem.field for problem in refused.value.problems] == [state.BASE_PORT, "HYPERPOD_RL_FAULTS"]
+    assert not folder.exists()
+
+
+def test_up_beside_a_daemon_that_was_stopped_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "FOREIGN_SECONDS", 0.3)
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.3)
+    first = lifecycle.up()
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGSTOP)
+    (folder / "state.json").unlink()
+    with pytest.raises(Failed, match=r"does not answer; `hyperpod-rl local down` ends it"):
+        lifecycle.up()
+    lifecycle.down()
+    assert lifecycle.up().pid != first.pid
+
+
+def test_rays_folder_stays_short_wherever_temporary_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'long' * 30}")
+    assert len(str(state.ray_folder(folder / ("deep" * 10)))) <= 40
 
 
 def test_the_base_port_is_used_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from local.ray import processes
 
@@ -39,6 +40,19 @@ def test_everything_with_the_mark_ends_and_nothing_else() -> None:
         for process in (marked, stranger):
             process.kill()
             process.wait()
+
+
+def test_a_node_that_ends_leaves_its_last_words_and_the_log_of_the_start_before(tmp_path: Path) -> None:
+    node = processes.RayNode(f"test-{os.getpid()}", tmp_path, "127.0.0.1")
+    try:
+        processes.start(node, ["start", "--no-such-option"], dict(os.environ), root=tmp_path)
+        assert node.process is not None
+        node.process.wait(timeout=60)
+        assert "--no-such-option" in node.last_words()
+        processes.start(node, ["start", "--another"], dict(os.environ), root=tmp_path)
+        assert "--no-such-option" in node.log.with_suffix(".previous.log").read_text()
+    finally:
+        processes.end(node)
 
 
 def test_ports_and_answers() -> None:
