@@ -160,12 +160,50 @@ def parse(text: str, *, where: str = "environment", account: str | None = None) 
     try:
         env = Environment.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        raise Refused([_problem(detail) for detail in error.errors()]) from None
+        raise Refused([*map(_problem, error.errors()), *_behind(data, error)]) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise Refused(Problem(where, "", f"the file holds a value that no field takes ({error})", "remove it")) from None
     if found := rules.problems(env):
         raise Refused(found)
     return env
+
+
+def _behind(data: dict[str, Any], error: ValidationError) -> list[Problem]:
+    """What the cross-field rules would say once the fields of `error` are mended, as far as that can be known now.
+
+    A value of the wrong type is taken for what it looks like ("4" for 4), any other wrong one for its default; nothing is
+    said about these fields themselves.
+    """
+    wrong: set[str] = set()
+    for _ in range(3):  # a removed key may be a needed one: then there is nothing to judge
+        places = [tuple(part for part in detail["loc"] if part not in _UNION_TAGS) for detail in error.errors()]
+        wrong.update(_field(place) for place in places)
+        try:
+            env = Environment.model_validate_json(json.dumps(data, default=str), strict=False)
+        except ValidationError as again:
+            if not all([_removed(data, tuple(p for p in detail["loc"] if p not in _UNION_TAGS)) for detail in again.errors()]):
+                return []
+            error = again
+        except (ValueError, TypeError, RecursionError):
+            return []
+        else:
+            return [problem for problem in rules.problems(env) if not any(_same_place(problem.field, field) for field in wrong)]
+    return []
+
+
+def _removed(data: Any, place: tuple[int | str, ...]) -> bool:
+    """Take one key out of a mapping somewhere in `data`; False if it is not there or is an item of a list."""
+    for part in place[:-1]:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return isinstance(data, dict) and data.pop(place[-1], data) is not data
+
+
+def _same_place(one: str, other: str) -> bool:
+    first, second = sorted((one, other), key=len)
+    return second == first or second.startswith((f"{first}.", f"{first}["))
 
 
 def _read(path: Path) -> str:

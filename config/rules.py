@@ -175,10 +175,23 @@ def removal_fits_protection(env: Environment) -> Iterator[Problem]:
 
 
 def zones_fit_region(env: Environment) -> Iterator[Problem]:
-    """Two different AZ ids."""
+    """Two different AZ ids, of this region."""
     zones = env.network.availability_zone_ids
+    prefix = _zone_prefix(env.region)
+    for index, zone in enumerate(zones):
+        if not zone.startswith(f"{prefix}-"):
+            yield Problem(
+                f"network.availability_zone_ids[{index}]", zone, f"this is no zone of {env.region}", f"its AZ ids begin with {prefix}-az"
+            )
     if len(set(zones)) != len(zones):
         yield Problem("network.availability_zone_ids", ", ".join(zones), "EKS wants two different zones", "name each zone once")
+
+
+def _zone_prefix(region: str) -> str:
+    """How a region's AZ ids begin: us-west-2 -> usw2, ap-northeast-1 -> apne1, us-gov-west-1 -> usgw1."""
+    first, *middle, number = region.split("-")
+    short = {"northeast": "ne", "northwest": "nw", "southeast": "se", "southwest": "sw"}
+    return first + "".join(short.get(part, part[:1]) for part in middle) + number
 
 
 def networks_apart(env: Environment) -> Iterator[Problem]:

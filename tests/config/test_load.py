@@ -231,3 +231,42 @@ def test_a_password_in_an_address_is_not_shown() -> None:
     assert "secret" not in said
     assert "p%40ss" not in said
     assert "http://***@host/x" in said
+
+
+def test_wrong_fields_hide_no_other_problem() -> None:
+    text = (
+        REFERENCE.replace("count: 3", 'count: "3"')
+        .replace("capacity_gib: 4800", "capacity_gib: 1300")
+        .replace("[usw2-az2, usw2-az1]", "[use1-az2, use1-az1]")
+    )
+    text = text.replace("removal: retain", "removal: retian")
+    with pytest.raises(Refused) as refused:
+        parse(text)
+    fields = [problem.field for problem in refused.value.problems]
+    assert {"instance_groups[2].count", "storage.removal", "storage.file_system.capacity_gib"} <= set(fields)
+    assert {"network.availability_zone_ids[0]", "network.availability_zone_ids[1]"} <= set(fields)
+    assert len(fields) == len(set(fields))
+
+
+@pytest.mark.parametrize(
+    ("region", "zone"),
+    [("us-east-1", "use1"), ("eu-central-1", "euc1"), ("ap-northeast-1", "apne1"), ("ap-southeast-2", "apse2"), ("us-gov-west-1", "usgw1")],
+)
+def test_zones_are_of_the_region(region: str, zone: str) -> None:
+    text = REFERENCE.replace("region: us-west-2", f"region: {region}")
+    assert any(f"begin with {zone}-az" in line for line in refused(text))
+    assert not any("no zone of" in line for line in _lines(text.replace("usw2-", f"{zone}-")))
+
+
+def _lines(text: str) -> list[str]:
+    try:
+        parse(text)
+    except Refused as caught:
+        return [str(problem) for problem in caught.problems]
+    return []
+
+
+def test_nothing_is_said_of_a_field_that_cannot_be_read() -> None:
+    with pytest.raises(Refused) as refused:
+        parse(REFERENCE.replace("role: workers", "role: worker").replace("capacity_gib: 4800", "capacity_gib: lots"))
+    assert [problem.field for problem in refused.value.problems] == ["instance_groups[2].role", "storage.file_system.capacity_gib"]
