@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
 # CDK's own template check starts a WebAssembly engine that takes longer than all else together, for what cfn-lint checks in
-# the tests; `make synth` turns it on. The JavaScript process reads this when it starts, which importing aws_cdk makes it do.
+# the tests; `make synth` turns it on.
 os.environ.setdefault("CDK_VALIDATION", "false")
+if __name__ == "__main__":  # Ctrl-C ends it at once: where in jsii it was caught is no news for anybody
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+# Both of the above come before the JavaScript process starts, which the next line makes it do.
 from aws_cdk import App
 
 from config import load

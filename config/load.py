@@ -192,7 +192,9 @@ def _behind(data: dict[str, Any], error: ValidationError) -> list[Problem]:
 
 
 def _removed(data: Any, place: tuple[int | str, ...]) -> bool:
-    """Take one key out of a mapping somewhere in `data`; False if it is not there or is an item of a list."""
+    """Take one key out of a mapping somewhere in `data`; False if it is not there, or is an item of a list or the whole."""
+    if not place:
+        return False
     for part in place[:-1]:
         try:
             data = data[part]

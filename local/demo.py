@@ -45,12 +45,47 @@ PLAIN_RAY = f"ray job status {RUN}-a2 --address sagemaker_ray://skyrl-visgym/tra
 LIST = "hyperpod-rl list"
 CLUSTER_STATUS = "hyperpod-rl cluster status"
 PODS = "kubectl get pods -n training"
+# An early export first, so that there is something to come back to when the best one follows it.
+GATE = f"hyperpod-rl gate {RUN} --step 20"
+PROMOTE = f"hyperpod-rl promote {RUN} --step 20 --alias current"
 CLUSTER_DOWN = "hyperpod-rl cluster down"
+SERVE_UP = "hyperpod-rl serve up"
+VERIFY = "hyperpod-rl verify"
+CHAT = "hyperpod-rl chat --seed 1 --output .local/maze-1.png"
+SECOND_GATE = f"hyperpod-rl gate {RUN} --best"
+CANARY = f"hyperpod-rl promote {RUN} --best --alias canary --share 0.25"
+CHAT_CANARY = "hyperpod-rl chat --seed 1 --model visgym-qwen3vl:canary --output .local/maze-1-canary.png"
+SECOND_PROMOTE = f"hyperpod-rl promote {RUN} --best --alias current"
+RELEASES = "hyperpod-rl releases"
+ROLLBACK = "hyperpod-rl rollback"
+SERVE_STATUS = "hyperpod-rl serve status"
+SERVE_DOWN = "hyperpod-rl serve down"
+SERVING = (
+    GATE, PROMOTE, CLUSTER_DOWN, SERVE_UP, VERIFY, CHAT, SECOND_GATE, CANARY, CHAT_CANARY, SECOND_PROMOTE, RELEASES, ROLLBACK, VERIFY,
+    SERVE_STATUS, SERVE_DOWN,
+)  # fmt: skip
 DESTROY = f"cdk destroy --all --force --app {OUT}"
+UNDO_BOOTSTRAP = "python -m local.cloud.bootstrap"
 DOWN = "hyperpod-rl local down"
 
 # Everything that the demo types, for the pages that show the same.
-COMMANDS = (UP, SYNTH, *DEPLOY, CLUSTER_UP, CLUSTER_STATUS, PODS, SUBMIT, FOLLOW, STATUS, LIST, PLAIN_RAY, CLUSTER_DOWN, DESTROY, DOWN)
+COMMANDS = (
+    UP,
+    SYNTH,
+    *DEPLOY,
+    CLUSTER_UP,
+    CLUSTER_STATUS,
+    PODS,
+    SUBMIT,
+    FOLLOW,
+    STATUS,
+    LIST,
+    PLAIN_RAY,
+    *SERVING,
+    DESTROY,
+    UNDO_BOOTSTRAP,
+    DOWN,
+)
 
 
 class StepFailed(Exception):
@@ -103,10 +138,10 @@ def _demo(begin: float) -> int:
         _run(STATUS)
         _run(LIST)
         _run(PLAIN_RAY)
-        _run(CLUSTER_DOWN)
+        for command in SERVING:
+            _run(command)
         _run(DESTROY)
-        print("\n# undo `cdk bootstrap`: empty its bucket, delete its stack")
-        lifecycle.remove_bootstrap()
+        _run(UNDO_BOOTSTRAP)
         remains = [f"{kind}: {name}" for kind, names in lifecycle.inventory().items() for name in names]
         _run(DOWN)
         # What `down` keeps on purpose is not counted; what it leaves against its word is.

@@ -1,7 +1,12 @@
-"""Undo `cdk bootstrap`: empty what the toolkit stack holds, delete the stack, delete what it retains."""
+"""Undo `cdk bootstrap` in the local cloud: empty what the toolkit stack holds, delete the stack, delete what it retains.
+
+`python -m local.cloud.bootstrap`, with the variables of `hyperpod-rl local env`.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from local.cloud import ACCOUNT, REGION, SECRET
@@ -58,3 +63,20 @@ def _delete_images(ecr: Any, repository: str) -> None:
         images = page.get("imageIds", [])
         if images:
             ecr.batch_delete_image(repositoryName=repository, imageIds=images)
+
+
+def main() -> int:
+    """Returns 0, or 2 where no local cloud is named."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+    if not endpoint.startswith("http://127.0.0.1:"):
+        print(
+            f'AWS_ENDPOINT_URL is {endpoint or "not set"}: this is for the local cloud alone; eval "$(hyperpod-rl local env)"',
+            file=sys.stderr,
+        )
+        return 2
+    remove(endpoint=endpoint)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
