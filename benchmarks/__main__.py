@@ -9,7 +9,7 @@ import argparse
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("startup", "synth", "learning")
+BENCHMARKS = ("startup", "synth", "follow", "submit", "learning")
 
 
 def main() -> int:

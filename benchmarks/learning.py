@@ -37,11 +37,11 @@ class Outcome:
 
 def measure(seed: int) -> Outcome:
     """Train with one seed, once with the rewards and once with shuffled ones."""
-    from local.trainer.maze import HELD_OUT
     from local.trainer.pretrain import base_model
     from local.trainer.rollout import in_process
     from local.trainer.settings import settings
     from local.trainer.train import Run
+    from training.maze import HELD_OUT
     from training.run import specify
 
     # The demo's own settings; evaluations and checkpoints in between change nothing in the result.
@@ -76,7 +76,7 @@ def measure(seed: int) -> Outcome:
 
 def run() -> list[str]:
     """Print every seed's solve rates with their intervals; a sentence for each requirement that is missed."""
-    from local.trainer.maze import HELD_OUT, maze, oracle_bound
+    from training.maze import HELD_OUT, maze, oracle_bound
 
     bound, tried = oracle_bound((maze(seed) for seed in HELD_OUT), max_turns=15), len(HELD_OUT)
     print(f"oracle bound: {bound}/{tried} = {bound / tried:.1%} within 15 turns")

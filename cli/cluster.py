@@ -54,6 +54,7 @@ def up(session: Session, force: bool, minutes: float) -> None:
     env = session.environment()
     found = clusters.manifests(env, session.environment_name)
     kubectl = Kubectl(env)
+    clusters.check_sharing(kubectl)
     if not force and (changed := clusters.changes(kubectl, found)):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -60,7 +62,16 @@ def status(session: Session) -> None:
     """Say whether the local cloud runs, and where."""
     from local import lifecycle
 
-    _tell(session, lifecycle.status(), "")
+    found = lifecycle.status()
+    lines = [f"the local cloud runs as process {found.pid}" if found.running else "the local cloud does not run; hyperpod-rl local up"]
+    if found.running and found.ports is not None:
+        places = {"AWS": found.endpoint, "Kubernetes": _https(found.ports.kubernetes), "Ray dashboards": _https(found.ports.dashboards)}
+        lines += [f"{name:<15} {url}" for name, url in places.items()]
+    session.result(dataclasses.asdict(found), *lines)
+
+
+def _https(port: int) -> str:
+    return f"https://127.0.0.1:{port}"
 
 
 @local.command(
@@ -70,17 +81,26 @@ Example:
 )
 @common
 def env(session: Session) -> None:
-    """Print the variables that commands need to speak to the local cloud."""
-    from local import lifecycle
+    """Print the variables that commands need to speak to the local cloud.
 
-    variables: Mapping[str, str] = lifecycle.environment()
+    For environment `local`, or for the one that --env names if it is one of the local cloud's account: each has a kubeconfig and a
+    shared folder of its own.
+    """
+    from config import load, names
+    from local import lifecycle, state
+
+    name, cluster = "local", state.FIRST_CLUSTER
+    if session.environment_name not in ("reference", "local"):  # the first is every command's default, and in AWS
+        wanted = load.load(session.environment_name)
+        file = Path(session.environment_name)
+        if wanted.local:
+            name, cluster = str(file.resolve()) if file.suffix in (".yaml", ".yml") else wanted.name, names.eks_cluster(wanted)
+    variables: Mapping[str, str] = lifecycle.environment(name, cluster=cluster)
     session.result(dict(variables), *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
 
 
 def _tell(session: Session, answer: Any, line: str) -> None:
     """What a lifecycle function returned: a mapping, a dataclass, a sentence or nothing."""
-    import dataclasses
-
     if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
         answer = dataclasses.asdict(answer)
     document = dict(answer) if isinstance(answer, Mapping) else {"message": str(answer)} if answer is not None else {"message": line}

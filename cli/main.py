@@ -29,6 +29,7 @@ DONE, FAILED, REFUSED, UNREACHABLE = 0, 1, 2, 3
 
 # command -> (module:object, one line). The line is the first of the command's own help (a test compares them).
 COMMANDS: dict[str, tuple[str, str]] = {
+    "image": ("cli.image:image", "The training image: build it, and see which one there is."),
     "cluster": ("cli.cluster:cluster", "The Ray cluster that training runs on."),
     "preflight": ("cli.preflight:preflight", "Check a run before anything is paid for."),
     "submit": ("cli.submit:submit", "Start a run, or attach to it while it runs."),
@@ -40,6 +41,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("cli.runs:list_runs", "List the runs that the Ray cluster knows."),
     "report": ("cli.report:report", "Write one HTML page about one run, or comparing several."),
     "reproduce": ("cli.report:reproduce", "Print the commands that submit the same thing as another run."),
+    "evaluate": ("cli.evaluate:evaluate", "Play the evaluation mazes against any OpenAI-compatible endpoint with images."),
+    "gate": ("cli.gate:gate", "Say whether an export may be released: baseline, candidate and current release on the same mazes."),
+    "promote": ("cli.releases:promote", "Publish an export that passed the gate as a release, under a name that never changes."),
+    "releases": ("cli.releases:list_releases", "List the releases, the newest first, with the aliases that name them."),
+    "alias": ("cli.releases:alias", "Show an alias (`current`, `canary`) with its history, or let it name another release."),
+    "rollback": ("cli.releases:rollback", "Let `current` name the release before, from the next request on."),
+    "retire": ("cli.releases:retire", "Remove a release that no alias names."),
+    "serve": ("cli.serve:serve", "The endpoint: OpenAI's chat API, with the base model and every release."),
+    "verify": ("cli.verify:verify", "Prove that the endpoint answers with the release: listed, applied, as good as the gate saw it."),
+    "chat": ("cli.verify:chat", "Play one maze through the endpoint and show the pictures and moves."),
+    "doctor": ("cli.doctor:doctor", "Look at everything that a deployment needs, and change nothing."),
+    "review": ("cli.review:review", "Show what a change does to an environment, before it is deployed."),
+    "cost": ("cli.cost:cost", "Say what an environment costs by the hour, the day and the run."),
+    "leaks": ("cli.leaks:leaks", "List what this environment left in the account, and what removes it."),
     "local": ("cli.local:local", "The local cloud: this machine stands in for AWS, EKS and the GPU trainer."),
 }
 
@@ -85,7 +100,7 @@ Example:
   hyperpod-rl --env reference follow maze-grpo-1
 
 \b
-Exit codes: 0 done; 1 the job failed; 2 the input was refused, nothing was changed; 3 something could not be reached;
+Exit codes: 0 done; 1 the job failed or the gate said no; 2 the input was refused, nothing was changed; 3 something could not be reached;
 130 Ctrl-C (a running job goes on).""",
 )
 @click.option("--env", "environment", metavar="NAME|FILE", envvar="HYPERPOD_RL_ENV", default="reference", show_default=True,

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, common, table
+from cli.session import Session, common, streaming, table
 
 if TYPE_CHECKING:
+    from config.environment import Environment
     from training.jobs import Attempt
 
 
@@ -35,11 +36,11 @@ Ctrl-C leaves the run running; `follow` again returns to it. The exit code is th
 )
 @click.argument("run", callback=_checked)
 @_ADDRESS
-@common
+@streaming
 def follow(session: Session, run: str, address: str | None) -> int:
     """Show a run live: step, solve rate, reward, step time, attempt.
 
-    Follows the newest attempt from its first step and survives lost connections. With --json: one JSON object a line.
+    Follows the newest attempt from its first step and survives lost connections.
     Where the shared file system is visible, steps and record are kept in the run's folder.
     """
     from training import follow as following
@@ -64,7 +65,7 @@ def follow(session: Session, run: str, address: str | None) -> int:
                         ended = event
                     else:
                         click.echo(event.sentence() if isinstance(event, following.StepSeen) else f"-- {event.text}")
-            return _verdict(session, ended)
+            return _verdict(session, env, ended)
     except KeyboardInterrupt:
         session.note(f"\nno longer following; run {run} goes on. Return with: hyperpod-rl --env {session.environment_name} follow {run}")
         if session.json:
@@ -87,7 +88,9 @@ def _follow_json(session: Session, events: Any) -> int:
     return code
 
 
-def _verdict(session: Session, ended: Any) -> int:
+def _verdict(session: Session, env: Environment, ended: Any) -> int:
+    from training import checkpoints
+
     attempt: Attempt = ended.attempt
     word = {"SUCCEEDED": "succeeded", "FAILED": "failed", "STOPPED": "was stopped"}.get(attempt.status, attempt.status)
     step = f" after step {ended.last_step}" if ended.last_step is not None else ""
@@ -96,7 +99,7 @@ def _verdict(session: Session, ended: Any) -> int:
         + (f": {attempt.message}" if not ended.succeeded and attempt.message else "")
     )
     if not ended.succeeded:
-        session.note(f"submit it again to go on from its last checkpoint; its log: hyperpod-rl logs {attempt.run_id}")
+        session.note(f"submit it again: {checkpoints.next_attempt(env, attempt.run_id)}; its log: hyperpod-rl logs {attempt.run_id}")
     return 0 if ended.succeeded else 1
 
 
@@ -112,10 +115,13 @@ Example:
 def status(session: Session, run: str | None, address: str | None) -> int:
     """Say how a run stands, or the cluster and all runs.
 
-    For a run, the exit code is 1 if its newest attempt failed or was stopped.
+    Without a run: stacks, node groups and their events, add-ons, RayCluster and RayService with their warnings, the file system's use,
+    runs, and what the nodes have cost since they joined. For a run, the exit code is 1 if its newest attempt failed or was stopped.
     """
     if run is None:
-        return _overview(session, address)
+        from cli.overview import show
+
+        return show(session, address)
     from training import console, jobs
     from training import follow as following
 
@@ -127,11 +133,7 @@ def status(session: Session, run: str | None, address: str | None) -> int:
         events = (*parser.feed(jobs.log(connection, last).encode("utf-8", "replace")), *parser.finish())
         steps = [event for event in events if isinstance(event, console.Step)]
         turns = following.max_turns(last, env.training.overrides)
-        seen = [
-            following.seen(connection, last, step, turns=turns)
-            for step in steps
-            if step is steps[-1] or "eval/all/avg_score" in step.metrics
-        ]
+        seen = [following.seen(env, last, step, turns=turns) for step in steps if step is steps[-1] or "eval/all/avg_score" in step.metrics]
     rated = [step for step in seen if step.solve_rate is not None]
     document = {
         "run_id": run, "status": last.status, "attempts": [attempt.document() for attempt in attempts],
@@ -145,23 +147,6 @@ def status(session: Session, run: str | None, address: str | None) -> int:
         *([f"step {rated[-1].step}: {rated[-1].solve_rate.sentence()}"] if rated and rated[-1].solve_rate else []),
     )
     return 1 if last.status in ("FAILED", "STOPPED") else 0
-
-
-def _overview(session: Session, address: str | None) -> int:
-    from training import cluster as clusters
-    from training import jobs
-    from training.kubernetes import Kubectl
-
-    env = session.environment()
-    state = clusters.state(Kubectl(env))
-    known: dict[str, tuple[Attempt, ...]] = {}
-    if state.head_ready:
-        with jobs.connect(env, address=address, note=session.note) as connection:
-            known = jobs.runs(connection)
-    lines = table([_run_row(its[-1]) for its in known.values()], _RUN_HEADERS) if known else ["no runs"]
-    document = {"environment": env.name, "cluster": state.document(), "runs": [its[-1].document() for its in known.values()]}
-    session.result(document, state.sentence(), *(f"  waits for {reason}" for reason in state.waiting_for), *lines)
-    return 0
 
 
 @click.command(
@@ -219,16 +204,18 @@ Example:
 def stop(session: Session, run: str, address: str | None) -> None:
     """Stop a run's running attempt and wait until it has ended.
 
-    What was trained since the last checkpoint is lost; submitting the run again goes on from there.
+    What was trained since the last checkpoint is lost; submitting the run again goes on from there, or begins at step 0 if there
+    is none yet. The end says which.
     """
-    from training import jobs
+    from training import checkpoints, jobs
 
-    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
+    env = session.environment()
+    with jobs.connect(env, address=address, note=session.note) as connection:
         attempt, was_running = jobs.stop(connection, run)
     word = attempt.status.lower()
     session.result(
         {"was_running": was_running, **attempt.document()},
-        f"run {run}: attempt {attempt.number} is {word}"
+        f"run {run}: attempt {attempt.number} is {word}; {checkpoints.next_attempt(env, run)}"
         if was_running
         else f"run {run} was not running: attempt {attempt.number} is {word}",
     )

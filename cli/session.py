@@ -65,11 +65,15 @@ def json_text(document: Any, *, indent: int | None = None, separators: tuple[str
     return json.dumps(document, indent=indent, separators=separators, default=str)
 
 
-def common(function: Callable[..., Any]) -> Callable[..., Any]:
+DOCUMENT = "One JSON document on standard output, also for errors."
+EVENTS = "One JSON object a line on standard output, one for each event; also for errors."
+
+
+def common(function: Callable[..., Any], *, json_help: str = DOCUMENT) -> Callable[..., Any]:
     """Give a command `--env` and `--json` (both may also stand before the command) and the session as its first argument."""
 
     @click.option("--env", "own_environment", metavar="NAME|FILE", help="Environment (may also stand before the command).")
-    @click.option("--json", "own_json", is_flag=True, help="One JSON document on standard output, also for errors.")
+    @click.option("--json", "own_json", is_flag=True, help=json_help)
     @click.pass_context
     @functools.wraps(function)
     def wrapper(context: click.Context, /, *args: Any, own_environment: str | None, own_json: bool, **kwargs: Any) -> Any:
@@ -78,6 +82,11 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(session, *args, **kwargs)
 
     return wrapper
+
+
+def streaming(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `common`, for a command whose `--json` is a stream of events."""
+    return common(function, json_help=EVENTS)
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
-from cli.session import Session, common
+from cli.session import DOCUMENT, Session, common
+
+_with_session = functools.partial(common, json_help=DOCUMENT.rstrip(".") + "; with --supervise one object a line.")
 
 
 @click.command(
@@ -18,7 +22,7 @@ Example:
 @click.option("--dry-run", is_flag=True, help="Check and print what would be submitted; reach nothing.")
 @click.option("--supervise", "supervised", is_flag=True, help="Stay, and start the next attempt after a fault (see supervise).")
 @click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
-@common
+@_with_session
 def submit(
     session: Session, run_id: str | None, settings: tuple[str, ...], dry_run: bool, supervised: bool, address: str | None
 ) -> int | None:

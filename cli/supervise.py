@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, common
+from cli.session import Session, streaming
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -46,7 +46,7 @@ not come back in time."""
 @click.option("--ready", type=_POSITIVE, default=120.0, show_default=True, metavar="MINUTES",
               help="Time for the cluster to have all GPUs back after a fault.")  # fmt: skip
 @click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
-@common
+@streaming
 def supervise(
     session: Session, run: str, attempts: int, hang_factor: float, hang_minimum: float, first_step: float, ready: float, address: str | None
 ) -> int:

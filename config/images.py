@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from config import names
@@ -20,6 +21,26 @@ class Image:
     def source(self) -> str:
         """What to pull where there is a way to the internet."""
         return f"{self.origin}:{self.tag}"
+
+
+def base(env: Environment) -> str:
+    """The training image's base: by digest where the environment pins it, since its tag is `latest`."""
+    origin = env.version_set.training.base
+    return f"{origin}@{env.image.base_digest}" if env.image.base_digest else origin
+
+
+def build_arguments(env: Environment) -> Mapping[str, str]:
+    """What docker/Dockerfile takes, by the names of its arguments."""
+    training = env.version_set.training
+    return {
+        "BASE": base(env),
+        "VERSION_SET": env.version_set.name,
+        "RAY_VERSION": training.ray,
+        "SKYRL_REF": training.skyrl_commit,
+        "VISGYM_REF": training.visgym_commit,
+        "PYGAME_VERSION": training.pygame,
+        "TOOLKIT_VERSION": training.toolkit,
+    }
 
 
 def registry(env: Environment) -> str:

@@ -181,7 +181,8 @@ def _behind(data: dict[str, Any], error: ValidationError) -> list[Problem]:
         try:
             env = Environment.model_validate_json(json.dumps(data, default=str), strict=False)
         except ValidationError as again:
-            if not all([_removed(data, tuple(p for p in detail["loc"] if p not in _UNION_TAGS)) for detail in again.errors()]):
+            gone = [_removed(data, tuple(p for p in detail["loc"] if p not in _UNION_TAGS)) for detail in again.errors()]
+            if not all(gone):
                 return []
             error = again
         except (ValueError, TypeError, RecursionError):

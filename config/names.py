@@ -22,12 +22,21 @@ OBSERVABILITY_SERVICE_ACCOUNT = "hyperpod-observability-operator-otel-collector"
 OBSERVABILITY_ADDON = "amazon-sagemaker-hyperpod-observability"
 TRAINING_SERVICE_ACCOUNT = "ray-training"
 SERVING_SERVICE_ACCOUNT = "ray-serving"
+LOAD_BALANCER_SERVICE_ACCOUNT = "aws-load-balancer-controller"
 SHARED_CLAIM = "shared"
 DASHBOARD_PORT, CLIENT_PORT, GCS_PORT, SERVE_PORT = 8265, 10001, 6379, 8000
 LUSTRE_PORTS = (988, 988), (1018, 1023)
 ADAPTER_PREFIX = "lora-adapters/"
 RUNS_PREFIX = "runs/"
 EXPORT_PREFIX = "shared/"
+# One release is one folder below ADAPTER_PREFIX, all that the endpoint's role may read. Ray Serve takes a folder for an adapter as
+# soon as its configuration is there, so that file is the last one written and the first one removed.
+ALIAS_PREFIX = f"{ADAPTER_PREFIX}aliases/"
+# The endpoint's own code (config.ingress), there for the same reason.
+CODE_PREFIX = f"{ADAPTER_PREFIX}code/"
+# The endpoint's pods get its API keys from this entry of a Secret, as this variable (`serving.ingress` reads it).
+API_KEYS_ENTRY, API_KEYS_VARIABLE = "keys", "HYPERPOD_RL_API_KEYS"
+ADAPTER_WEIGHTS, ADAPTER_CONFIG, RELEASE_RECORD = "adapter_model.safetensors", "adapter_config.json", "release.json"
 
 
 class Stack(StrEnum):
@@ -135,6 +144,40 @@ def check_run_id(run_id: str) -> str:
 def submission_id(run_id: str, attempt: int) -> str:
     """Ray's submission id of one attempt; unique for the cluster, so a fixed one would be refused the second time."""
     return f"{run_id}-a{attempt}"
+
+
+# What Ray Serve takes as an adapter's id, one URL path segment; an alias has no step in its name, so the two never meet.
+RELEASE = re.compile(r"^(?P<adapter>[a-z]([-a-z0-9]{0,61}[a-z0-9])?)-s(?P<step>\d{1,9})-(?P<digest>[0-9a-f]{8})$")
+
+
+def release(adapter: str, *, step: int, digest: str) -> str:
+    """Immutable name of a release: `<adapter>-s<step>-<first 8 of the content's digest>`."""
+    return f"{adapter}-s{step}-{digest.removeprefix('sha256:')[:8]}"
+
+
+def api_keys_secret(env: Environment) -> str:
+    """Secret in the serving namespace with the endpoint's API keys, which its owner makes: no key is ever written by us."""
+    return f"{env.serving.name}-api-keys"
+
+
+def serve_service(env: Environment) -> str:
+    """The Service that KubeRay makes in front of the endpoint's healthy pods."""
+    return f"{env.serving.name[:50]}-serve-svc"
+
+
+def load_balancer_service(env: Environment) -> str:
+    """The Service of type LoadBalancer, where `serving.authentication` is internal-load-balancer."""
+    return f"{env.serving.name[:50]}-internal"
+
+
+def release_key(release: str, file: str = "") -> str:
+    """Key of a release's file in the artifact bucket, or of its folder (with the slash at its end)."""
+    return f"{ADAPTER_PREFIX}{release}/{file}"
+
+
+def alias_key(alias: str) -> str:
+    """Key of an alias in the artifact bucket."""
+    return f"{ALIAS_PREFIX}{alias}.json"
 
 
 def run_folder(env: Environment, run_id: str) -> str:

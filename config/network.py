@@ -12,6 +12,24 @@ ZoneId = Annotated[str, text(r"^[a-z]{2,4}[0-9]-az[0-9]$", rule="this is an AZ i
 VpcId = Annotated[str, text(r"^vpc-[0-9a-f]{8,17}$", rule="this is a VPC id", example="vpc-0123456789abcdef0")]
 SubnetId = Annotated[str, text(r"^subnet-[0-9a-f]{8,17}$", rule="this is a subnet id", example="subnet-0123456789abcdef0")]
 
+# Interface endpoints that a network without a way out needs. `lambda` is not in AWS's list: CDK's kubectl provider invokes its
+# handler from inside the VPC. https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html
+CLOSED_ENDPOINTS = (
+    "sagemaker.api",
+    "eks",
+    "eks-auth",
+    "ec2",
+    "elasticloadbalancing",
+    "ecr.api",
+    "ecr.dkr",
+    "sts",
+    "kms",
+    "logs",
+    "monitoring",
+    "fsx",
+    "lambda",
+)
+
 
 class ExistingNetwork(Part):
     """A VPC of the user's own, by id. Subnets need routes to S3 and, unless closed, to the internet."""
@@ -30,6 +48,11 @@ class Network(Part):
     availability_zone_ids: Annotated[tuple[ZoneId, ...], Field(min_length=2, max_length=3)]
     egress: Literal["nat", "closed"] = "nat"
     existing: ExistingNetwork | None = None
+
+    @property
+    def cidrs(self) -> tuple[str, ...]:
+        """Address ranges of the VPC."""
+        return (self.existing.cidr,) if self.existing is not None else (self.cidr, self.hyperpod_cidr)
 
 
 class User(Part):

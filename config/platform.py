@@ -26,6 +26,10 @@ class Observability(Part):
     log_retention_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365] = 30
     scrape_interval_seconds: Annotated[int, Field(ge=10, le=300)] = 30
     monthly_budget_usd: Annotated[int, Field(gt=0)] | None = None
+    # Who is told of CloudWatch's alarms and of the budget; AWS asks the address to confirm once.
+    alarm_email: (
+        Annotated[str, text(r"^[^@\s]+@[^@\s]+\.[^@\s]+$", rule="this is an e-mail address", example="platform@example.com")] | None
+    ) = None
 
 
 class Domain(Part):

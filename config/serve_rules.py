@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from config.environment import Environment
 from config.manifest import Json, at, integer, items, mapping, text
 from config.problems import Problem
 
@@ -18,6 +19,13 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # vLLM's own defaults (vllm/config/lora.py).
 _DEFAULT_RANK, _DEFAULT_LORAS = 16, 1
 _CLOUD = "s3://"
+
+
+def server_rank(env: Environment) -> int:
+    """`max_lora_rank` of the endpoint: vLLM's smallest that holds the rank that training uses; without LoRA in training, its smallest."""
+    rank = env.training.overrides.get("trainer.policy.model.lora.rank")
+    wanted = rank if isinstance(rank, int) and not isinstance(rank, bool) else 0
+    return next((size for size in LORA_RANKS if size >= wanted), LORA_RANKS[-1])
 
 
 def problems(config: object, *, gpus: int) -> Iterator[Problem]:

@@ -56,4 +56,6 @@ class Image(Part):
     repository: Repository = "ray/skyrl-visgym"
     tag: Tag = "2026.11"
     digest: Digest | None = None
+    # Digest of the base image that a build starts from; without one the build takes what the base's moving tag names, and records it.
+    base_digest: Digest | None = None
     size_gib: Annotated[int, Field(ge=1, le=500)] = 25

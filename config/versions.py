@@ -56,6 +56,10 @@ def _addons() -> Mapping[str, str]:
         "metrics-server": "v0.8.0-eksbuild.2",
         "amazon-sagemaker-hyperpod-observability": "v1.3.0-eksbuild.1",
         "amazon-sagemaker-hyperpod-taskgovernance": "v1.6.1-eksbuild.2",
+        # With a domain. HyperPod's volumes want an EBS driver of at least v1.47.0, Ray a Spaces of at least 0.2.0.
+        "aws-ebs-csi-driver": "v1.47.0-eksbuild.1",
+        "external-dns": "v0.19.0-eksbuild.2",
+        "amazon-sagemaker-spaces": "v0.2.1-eksbuild.1",
     })  # fmt: skip
 
 
@@ -74,6 +78,8 @@ class Platform:
     # Its sub-chart hyperpod-ray-endpoint-operator is younger than that commit (inferred); its Chart.yaml was seen at this one.
     endpoint_operator_version: str = "0.1.0"
     endpoint_operator_revision: str = "067d658b2d5c"
+    load_balancer_chart: str = "1.14.0"
+    load_balancer_repository: str = "https://aws.github.io/eks-charts"
     # The client that mirrors charts into ECR.
     helm: str = "3.18.4"
     # A shell and coreutils for one-shot Jobs.

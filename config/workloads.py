@@ -47,15 +47,44 @@ class Training(Part):
     base_model_revision: str = "main"
     maze: str = "maze_2d/easy"
     entrypoint: str = "python examples/train/visgym/entrypoint.py --env_variant sft"
+    # What the trainer itself would refuse, asked before anything is submitted: `module:function`, importable on this machine.
+    checks: (
+        Annotated[str, text(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", rule="this is module:function", example="mine.rules:problems")] | None
+    ) = None
     dataset_command: str | None = "python examples/train/visgym/dataset.py"
     # Folder that workers import from (PYTHONPATH of the job); null: the image sets its own.
     code_path: AbsolutePath | None = "/home/ray/skyrl"
     train_rows: Positive = 256
     eval_rows: Positive = 64
+    # What `evaluate` plays: VisGym's mazes in SkyRL's own environment (needs both installed), or the mazes built in here.
+    evaluation_task: Literal["visgym", "built-in"] = "visgym"
     # The best solve rate that any policy can reach, mazes solvable within max_turns / mazes, keyed by max_turns; measured
     # with a breadth-first search over upstream VisGym's maze_2d/easy, seeds 0..63. Empty: unknown, and said so.
     oracle_bounds: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     overrides: dict[str, Scalar | tuple[Scalar, ...] | None] = Field(default_factory=dict)
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Gate(Part):
+    """What an export must show before it becomes a release. Rates are shares of mazes really solved, not SkyRL's pass_at_1."""
+
+    # Of the oracle bound: solve rate / the best that any policy can reach within max_turns.
+    min_of_bound: Share = 0.5
+    min_format_rate: Share = 0.95
+    # Level of the exact tests: better than the baseline at this level, and not worse than the current release at it.
+    significance: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    # How much better, of the bound, the mazes that the checkpoint was chosen by may look than fresh ones.
+    max_selection_gap: Share = 0.2
+    # Refuse what was not evaluated on the fresh mazes too.
+    fresh_mazes_required: bool = True
+    # An OpenAI server for an export that is not released yet, as models `base` and `candidate`: run where the export can be read.
+    # {base}, {export}, {rank}, {port}, {max_model_len} and {images} are filled in. null: name one with --endpoint.
+    server: str | None = (
+        "vllm serve {base} --served-model-name base --host 127.0.0.1 --port {port} --max-model-len {max_model_len} --enable-lora"
+        " --max-lora-rank {rank} --lora-modules candidate={export} --limit-mm-per-prompt.image {images}"
+    )
 
 
 class Serving(Part):
@@ -70,4 +99,7 @@ class Serving(Part):
     max_model_len: Positive = 16000
     images_per_prompt: Positive = 16
     adapters_per_replica: Positive = 2
-    authentication: Literal["none", "api-key"] = "none"
+    gate: Gate = Gate()
+    # none: whoever may reach the Service inside the cluster. api-key: a key of the Secret `<name>-api-keys`, entry `keys`.
+    # internal-load-balancer: no key, and a load balancer that only the VPC reaches.
+    authentication: Literal["none", "api-key", "internal-load-balancer"] = "none"

@@ -13,8 +13,10 @@ from typing import Any
 import cdk8s
 import yaml
 
+from config import gpu_rules, kubernetes_rules
 from config.environment import Environment
 from config.load import ROOT
+from config.problems import Refused
 from k8s import model, platform, raycluster, rayservice
 from k8s.objects import Json
 
@@ -27,9 +29,16 @@ CHARTS: dict[str, Callable[[cdk8s.App, Environment], cdk8s.Chart]] = {
 
 
 def charts(env: Environment) -> dict[str, list[Json]]:
-    """Objects by chart, in the order in which they are to be applied. Placeholders are still in them (config/placeholders.py)."""
+    """Objects by chart, in the order in which they are to be applied. Placeholders are still in them (config/placeholders.py).
+
+    Raises Refused with everything that KubeRay, Ray Serve or the environment's GPUs would refuse.
+    """
     app = cdk8s.App()
-    return {name: json.loads(json.dumps(make(app, env).to_json())) for name, make in CHARTS.items()}
+    made = {name: json.loads(json.dumps(make(app, env).to_json())) for name, make in CHARTS.items()}
+    objects = [member for members in made.values() for member in members]
+    if found := [*(problem for member in objects for problem in kubernetes_rules.problems(member)), *gpu_rules.problems(objects, env)]:
+        raise Refused(found)
+    return made
 
 
 def write(env: Environment, root: Path | None = None) -> Path:

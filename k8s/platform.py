@@ -141,10 +141,14 @@ def _network(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
         # KubeRay submits a RayJob's job, deploys Serve's configuration and reads the state of both through the dashboard.
         {"from": [_namespaced(names.KUBERAY_NAMESPACE)], "ports": [_port(names.DASHBOARD_PORT)]},
         {"from": [_namespaced(names.OBSERVABILITY_NAMESPACE)], "ports": [_port(port) for port in METRICS_PORTS]},
+        *_control_plane(env),
     ]
     if namespace == env.serving.namespace:
         # The endpoint's callers: pods of this namespace, evaluation jobs of the training namespace, and KubeRay, which asks for its health.
         callers = [{"podSelector": {}}, *([_namespaced(env.ray_cluster.namespace)] if env.ray_cluster.namespace != namespace else [])]
+        if env.serving.authentication == "internal-load-balancer":
+            # The load balancer speaks to pods from its own addresses in the VPC.
+            callers += [{"ipBlock": {"cidr": cidr}} for cidr in env.network.cidrs]
         ingress.append({"from": [*callers, _namespaced(names.KUBERAY_NAMESPACE)], "ports": [_port(names.SERVE_PORT)]})
     objects.add(
         made,
@@ -155,6 +159,17 @@ def _network(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
         labels=_labels(env, "network"),
         spec={"podSelector": {"matchLabels": RAY_PODS}, "policyTypes": ["Ingress"], "ingress": ingress},
     )
+
+
+def _control_plane(env: Environment) -> list[Json]:
+    """The API server's way to a dashboard, by which the drain asks whether a job runs before it deletes anything.
+
+    Its interfaces lie in `network.cidr`, where no pod does. A VPC of the user's own may hold other pods in that range, so it has no such
+    rule: the drain cannot ask there, and goes on.
+    """
+    if env.network.existing is not None:
+        return []
+    return [{"from": [{"ipBlock": {"cidr": env.network.cidr}}], "ports": [_port(names.DASHBOARD_PORT)]}]
 
 
 def _namespaced(name: str) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from config import names
+from config import gpu_rules, names, pod_rules
 from config.capacity import PodSize
 from config.compute import InstanceGroup
 from config.environment import Environment
@@ -14,8 +14,8 @@ from k8s.objects import Json
 # User `ray` of rayproject's and SkyRL's images; its primary group comes from the image.
 RAY_USER = 1000
 METRICS_PORT = 8080
-INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
-INSTANCE_GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
+INSTANCE_TYPE_LABEL = pod_rules.INSTANCE_TYPE
+INSTANCE_GROUP_LABEL = gpu_rules.INSTANCE_GROUP
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,42 @@ def chart(app: cdk8s.App, env: Environment) -> cdk8s.Chart:
             "rayClusterConfig": cluster_spec(env),
         },
     )
+    if serving.authentication == "internal-load-balancer":
+        _load_balancer(made, env)
     return made
+
+
+def _load_balancer(made: cdk8s.Chart, env: Environment) -> None:
+    """A network load balancer inside the VPC, for callers outside the cluster: who reaches the VPC may ask, nobody else.
+
+    Annotations of the AWS Load Balancer Controller, which the cluster must have:
+    https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/service/annotations/
+    """
+    serving = env.serving
+    prefix = "service.beta.kubernetes.io/aws-load-balancer"
+    objects.add(
+        made,
+        "v1",
+        "Service",
+        names.load_balancer_service(env),
+        namespace=serving.namespace,
+        labels=objects.labels(env, instance=serving.name, component="serving"),
+        annotations={
+            f"{prefix}-type": "external",
+            f"{prefix}-scheme": "internal",
+            # HyperPod's nodes are no EC2 instances of this account, so pods are targets by their addresses.
+            f"{prefix}-nlb-target-type": "ip",
+            f"{prefix}-healthcheck-path": "/-/healthz",
+            f"{prefix}-healthcheck-protocol": "http",
+        },
+        spec={
+            "type": "LoadBalancer",
+            "loadBalancerSourceRanges": list(env.network.cidrs),
+            # KubeRay gives this label to the pods whose proxy answers.
+            "selector": {"ray.io/serve": "true", "app.kubernetes.io/instance": serving.name},
+            "ports": [{"name": "serve", "port": names.SERVE_PORT, "targetPort": names.SERVE_PORT, "protocol": "TCP"}],
+        },
+    )
 
 
 def cluster_spec(env: Environment) -> Json:
@@ -121,4 +156,9 @@ def _object_store(size: capacity.PodSize) -> dict[str, str]:
 def _environment(env: Environment) -> list[Json]:
     # The region for boto3, on the ingress and the replicas: both read adapters from S3. Credentials come from Pod Identity.
     values = {"AWS_REGION": env.region, "AWS_DEFAULT_REGION": env.region, "HF_HUB_OFFLINE": "1"}
-    return pods.variables(values)
+    keys = []
+    if env.serving.authentication == "api-key":
+        # Read when a pod starts: a key that was added or withdrawn counts from the next start of the pods.
+        secret = {"name": names.api_keys_secret(env), "key": names.API_KEYS_ENTRY}
+        keys = [{"name": names.API_KEYS_VARIABLE, "valueFrom": {"secretKeyRef": secret}}]
+    return [*pods.variables(values), *keys]

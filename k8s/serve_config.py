@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from config import capacity, names
+from config import capacity, ingress, names
 from config.environment import Environment
-from config.serve_rules import LORA_RANKS
+from config.serve_rules import server_rank
 
 # What Ray calls the GPUs of the instance table (ray/util/accelerators/accelerators.py); Ray finds the type by the card's name.
 ACCELERATORS: Mapping[str, str] = MappingProxyType({
@@ -26,7 +26,8 @@ ACCELERATORS: Mapping[str, str] = MappingProxyType({
     "NVIDIA H100": "H100",
     "NVIDIA H200": "H200",
 })  # fmt: skip
-IMPORT_PATH = "ray.serve.llm:build_openai_app"
+# Ray's own builder, which ours calls and puts its front around.
+BUILDER = "ray.serve.llm:build_openai_app"
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,23 @@ class LLM:
 
 
 @dataclass(frozen=True)
+class Front:
+    """What `serving.ingress` is told: where the aliases are, who may ask, and which builder makes what is behind it."""
+
+    aliases: str
+    authentication: str
+    application: str = BUILDER
+
+
+@dataclass(frozen=True)
 class Application:
     """One Serve application."""
 
     args: Mapping[str, Any]
+    runtime_env: Mapping[str, Any]
     name: str = "llm"
     route_prefix: str = "/"
-    import_path: str = IMPORT_PATH
+    import_path: str = ingress.IMPORT_PATH
 
 
 @dataclass(frozen=True)
@@ -104,9 +115,7 @@ class ServeConfig:
 
 def lora_rank(env: Environment) -> int:
     """Smallest rank of vLLM's that holds the rank that training uses; without LoRA in training, vLLM's smallest."""
-    rank = env.training.overrides.get("trainer.policy.model.lora.rank")
-    wanted = rank if isinstance(rank, int) and not isinstance(rank, bool) else 0
-    return next((size for size in LORA_RANKS if size >= wanted), LORA_RANKS[-1])
+    return server_rank(env)
 
 
 def adapter_path(env: Environment) -> str:
@@ -130,7 +139,11 @@ def serve_config(env: Environment) -> ServeConfig:
         deployment_config=Deployment(num_replicas=serving.replicas),
         accelerator_type=ACCELERATORS.get(capacity.serving_group(env).instance.gpu),
     )
-    return ServeConfig(applications=(Application(args={"llm_configs": [_without_none(asdict(llm))]}),))
+    front = Front(aliases=f"s3://{names.artifact_bucket(env)}/{names.ALIAS_PREFIX}".rstrip("/"), authentication=serving.authentication)
+    application = Application(
+        args={"llm_configs": [_without_none(asdict(llm))], "front": asdict(front)}, runtime_env={"working_dir": ingress.uri(env)}
+    )
+    return ServeConfig(applications=(application,))
 
 
 def text(config: ServeConfig) -> str:

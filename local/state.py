@@ -43,6 +43,15 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER) or ROOT / ".local").resolve()
 
 
+# Environment `local`'s; its files carry no name, since most people have no other one here.
+FIRST_CLUSTER = "hyperpod-rl-local"
+
+
+def of_cluster(name: str, cluster: str) -> str:
+    """Name, below the state folder, of what belongs to one EKS cluster: two environments in one local cloud share nothing."""
+    return name if cluster == FIRST_CLUSTER else f"{name}.{cluster}"
+
+
 def ray_folder(below: Path | None = None) -> Path:
     """Ray's folder below a state folder (this one's), or a short one in /tmp where that path is too long for Unix sockets."""
     inside = (below or folder()) / "ray"

@@ -14,7 +14,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from config import names
+from config import images, names
 from stacks.charts import Chart, mirrored, registry
 from stacks.functions import function, log_group, resource
 from stacks.roles import Allow, role
@@ -41,7 +41,6 @@ class ImageBuild(Construct):
         super().__init__(stack, "ImageBuild")
         settings = stack.settings
         source = assets.Asset(stack, "ImageSource", path=str(DOCKER))
-        training = settings.version_set.training
         self.project = project(
             stack,
             "Image",
@@ -54,17 +53,7 @@ class ImageBuild(Construct):
                 Allow(["s3:GetObject"], [source.bucket.arn_for_objects(source.s3_object_key)]),
             ],
             source={"type": "S3", "location": f"{source.s3_bucket_name}/{source.s3_object_key}", "buildSpec": "buildspec.yml"},
-            variables={
-                "IMAGE": repository.attr_repository_uri,
-                "TAG": settings.image.tag,
-                "BASE": training.base,
-                "RAY_VERSION": training.ray,
-                "SKYRL_REF": training.skyrl_commit,
-                "VISGYM_REF": training.visgym_commit,
-                "PYGAME_VERSION": training.pygame,
-                "TOOLKIT_VERSION": training.toolkit,
-                "VERSION_SET": settings.version_set.name,
-            },
+            variables={"IMAGE": repository.attr_repository_uri, "TAG": settings.image.tag, **images.build_arguments(settings)},
         )
 
 

@@ -85,6 +85,17 @@ def kuberay(settings: Settings) -> Chart:
     return Chart(name="kuberay-operator", version=platform.kuberay, origin=platform.kuberay_repository)
 
 
+def load_balancer_controller(settings: Settings) -> Chart:
+    """AWS Load Balancer Controller: ingresses and Services of type LoadBalancer become load balancers."""
+    platform = settings.version_set.platform
+    return Chart(name="aws-load-balancer-controller", version=platform.load_balancer_chart, origin=platform.load_balancer_repository)
+
+
+def wants_load_balancers(settings: Settings) -> bool:
+    """Whether something in the cluster asks for a load balancer: the domain's web UI, or the endpoint inside the VPC."""
+    return settings.remote_access.domain is not None or settings.serving.authentication == "internal-load-balancer"
+
+
 def wants_endpoint_operator(settings: Settings) -> bool:
     """Whether Ray is reached through the operator: there is a domain, or the operator is there without one of ours."""
     return settings.remote_access.endpoint_operator or settings.remote_access.domain is not None
@@ -97,6 +108,8 @@ def mirrored(settings: Settings) -> tuple[Chart, ...]:
         charts.append(endpoint_operator(settings))
     if settings.network.egress == "closed":
         charts.append(kuberay(settings))
+        if wants_load_balancers(settings):
+            charts.append(load_balancer_controller(settings))
     return tuple(charts)
 
 

@@ -53,7 +53,7 @@ def function(
     made = lambda_.Function(
         stack,
         construct_id,
-        runtime=lambda_.Runtime.PYTHON_3_13,
+        runtime=lambda_.Runtime.PYTHON_3_14,
         handler=f"handlers.{handler}",
         # The package `handlers` and nothing beside it, so that its modules import each other here as they do in Lambda.
         code=lambda_.Code.from_asset(str(STACKS), exclude=["*", "!handlers", "!handlers/*.py"], ignore_mode=IgnoreMode.GIT),

@@ -16,28 +16,11 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from config import names
+from config.network import CLOSED_ENDPOINTS
 from stacks.functions import log_group
 from stacks.roles import Allow, role
 from stacks.security_groups import SecurityGroups
 from stacks.stack import EnvironmentStack, Settings, Shared
-
-# Interface endpoints that a network without a way out needs. `lambda` is not in AWS's list: CDK's kubectl provider invokes its
-# handler from inside the VPC. https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html
-CLOSED_ENDPOINTS = (
-    "sagemaker.api",
-    "eks",
-    "eks-auth",
-    "ec2",
-    "elasticloadbalancing",
-    "ecr.api",
-    "ecr.dkr",
-    "sts",
-    "kms",
-    "logs",
-    "monitoring",
-    "fsx",
-    "lambda",
-)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Observability: the HyperPod add-on, which wants a node before it is installed, and the alarms that need nothing else.
+"""Observability: the HyperPod add-on, which wants a node before it is installed, what Grafana shows, and the alarms.
 
 Shape of the add-on's configuration: https://github.com/aws/sagemaker-hyperpod-cluster-setup, observability-template.yaml at 0ab564d78aa5
 (`rayMetrics`, `clusterMetrics` and `metricsProvider.logging`; earlier versions had `customMetrics` and `logging` at the top).
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import aws_budgets as budgets
-from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from config import names
+from stacks.alarms import alarms
+from stacks.dashboards import BUILT
+from stacks.functions import function, resource
 from stacks.kubernetes import addon
 from stacks.roles import Allow, pod_principal, role
 from stacks.stack import EnvironmentStack, Settings, Shared
-
-FILE_SYSTEM_FULL_PERCENT = 85
 
 
 class Observability(EnvironmentStack):
@@ -58,9 +58,9 @@ class Observability(EnvironmentStack):
             tags={"SageMaker": "true"},
             service_account_roles={names.OBSERVABILITY_SERVICE_ACCOUNT: collector.role_arn},
         )
-        self._file_system_alarm()
-        if settings.observability.monthly_budget_usd:
-            self._budget(settings.observability.monthly_budget_usd)
+        if settings.observability.grafana != "none":
+            self._dashboards()
+        alarms(self)
 
     def _configuration(self) -> dict[str, Any]:
         wanted = self.settings.observability
@@ -86,37 +86,49 @@ class Observability(EnvironmentStack):
             "metricsProvider": {**metrics, "logging": {"enabled": wanted.logging}},
         }
         if wanted.grafana != "none":
-            workspace = f"arn:{self.partition}:grafana:{self.region}:{self.account}:/workspaces/{self.read(names.Parameter.GRAFANA_ID)}"
-            configuration["amgWorkspace"] = {"workspaceName": self.read(Shared.GRAFANA_NAME), "arn": workspace}
+            configuration["amgWorkspace"] = {"workspaceName": self.read(Shared.GRAFANA_NAME), "arn": self._grafana_arn()}
         return configuration
 
-    def _file_system_alarm(self) -> None:
-        """Free space below a share of the whole: a full file system ends a run at its next checkpoint."""
-        capacity = self.settings.storage.file_system.capacity_gib * 2**30
-        cloudwatch.CfnAlarm(
-            self,
-            "FileSystemNearlyFull",
-            alarm_description=f"The file system is more than {FILE_SYSTEM_FULL_PERCENT} % full",
-            namespace="AWS/FSx",
-            metric_name="FreeDataStorageCapacity",
-            statistic="Sum",
-            period=300,
-            evaluation_periods=3,
-            dimensions=[{"name": "FileSystemId", "value": self.read(names.Parameter.FILE_SYSTEM_ID)}],
-            comparison_operator="LessThanThreshold",
-            threshold=capacity * (100 - FILE_SYSTEM_FULL_PERCENT) // 100,
-            treat_missing_data="missing",
-        )
+    def _dashboards(self) -> None:
+        """Data sources, dashboards and alert rules of Grafana: an asset, since their text is larger than a property may be.
 
-    def _budget(self, usd: int) -> None:
-        budgets.CfnBudget(
+        Another content is another object, whose key makes the resource do its work again.
+        """
+        files = assets.Asset(self, "Dashboards", path=str(BUILT))
+        workspace = self._grafana_arn()
+        filler = function(
             self,
-            "Budget",
-            budget={
-                "budgetName": f"{names.PREFIX}-{self.settings.name}",
-                "budgetType": "COST",
-                "timeUnit": "MONTHLY",
-                "budgetLimit": {"amount": usd, "unit": "USD"},
-                "costFilters": {"TagKeyValue": [f"user:hyperpod-rl-environment${self.settings.name}"]},
+            "GrafanaFunction",
+            handler="grafana.handler",
+            description="Gives Grafana its data sources, dashboards and alert rules, and takes them away on delete",
+            allow=[
+                Allow(
+                    [
+                        "grafana:DescribeWorkspace",
+                        "grafana:ListWorkspaceServiceAccounts",
+                        "grafana:CreateWorkspaceServiceAccount",
+                        "grafana:CreateWorkspaceServiceAccountToken",
+                        "grafana:DeleteWorkspaceServiceAccount",
+                    ],
+                    [workspace],
+                ),
+                Allow(["s3:GetObject"], [files.bucket.arn_for_objects(files.s3_object_key)]),
+            ],
+        )
+        resource(
+            self,
+            "GrafanaContent",
+            kind="GrafanaContent",
+            token=filler.function_arn,
+            timeout_minutes=6,
+            properties={
+                "WorkspaceId": self.read(names.Parameter.GRAFANA_ID),
+                "Bucket": files.s3_bucket_name,
+                "Key": files.s3_object_key,
+                "PrometheusEndpoint": self.read(names.Parameter.PROMETHEUS_ENDPOINT),
+                "Region": self.region,
             },
         )
+
+    def _grafana_arn(self) -> str:
+        return f"arn:{self.partition}:grafana:{self.region}:{self.account}:/workspaces/{self.read(names.Parameter.GRAFANA_ID)}"

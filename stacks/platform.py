@@ -41,10 +41,28 @@ class Platform(EnvironmentStack):
         )
         layers = self._objects(cluster, after=(*identities, storage_driver))
         last: list[Construct] = [*addons, *identities, kuberay, *layers]
-        if charts.wants_endpoint_operator(settings):
-            # The operator's serving certificate comes from cert-manager.
-            last.append(self._endpoint_operator(cluster, after=addons[1]))
+        # Serving certificates come from cert-manager.
+        last += self._ways_in(cluster, certificates=addons[1])
         self._drain(cluster, last)
+
+    def _ways_in(self, cluster: eks.ICluster, *, certificates: Construct) -> list[Construct]:
+        """What stands between people and Ray, as far as the environment has it."""
+        settings, made = self.settings, list[Construct]()
+        key, before = None, [certificates]
+        if charts.wants_load_balancers(settings):
+            # Few environments have it: not in every synthesis.
+            from stacks import remote_access
+
+            controller = remote_access.load_balancer_controller(self, cluster, after=[certificates])
+            made.append(controller)
+            if (domain := settings.remote_access.domain) is not None:
+                made += remote_access.domain_access(self, domain, controller=controller, certificates=certificates)
+                key, identity = remote_access.signing(self)
+                made.append(identity)
+            before = [certificates, *made]
+        if charts.wants_endpoint_operator(settings):
+            made.append(self._endpoint_operator(cluster, key=key, after=before))
+        return made
 
     def _identities(self) -> list[eks.CfnPodIdentityAssociation]:
         """Roles of the workloads, tied to their service accounts before a pod of theirs exists: credentials come at admission."""
@@ -98,13 +116,14 @@ class Platform(EnvironmentStack):
                 made.append(manifest(self, name, cluster=cluster, objects=layer, after=needs))
         return made
 
-    def _endpoint_operator(self, cluster: eks.ICluster, *, after: Construct) -> eks.HelmChart:
+    def _endpoint_operator(self, cluster: eks.ICluster, *, key: str | None, after: list[Construct]) -> eks.HelmChart:
         domain = self.settings.remote_access.domain
-        values = {
+        values: dict[str, object] = {
             "region": self.settings.region,
             "manager": {"enableEndpointsByDefault": "false"},
             "certManager": {"enable": True},
-        } | ({"domain": domain.name} if domain else {})
+        }
+        values |= ({"domain": domain.name} if domain else {}) | ({"kmsKeyArn": key} if key else {})
         return chart(
             self,
             "EndpointOperator",
@@ -114,7 +133,7 @@ class Platform(EnvironmentStack):
             namespace=names.ENDPOINT_OPERATOR_NAMESPACE,
             values=values,
             wait=True,
-            after=[after],
+            after=after,
         )
 
     def _drain(self, cluster: eks.ICluster, last: list[Construct]) -> None:
@@ -153,6 +172,8 @@ def _drain_rights() -> list[dict[str, object]]:
             "rules": [
                 {"apiGroups": ["ray.io"], "resources": ["rayclusters", "rayjobs", "rayservices", "raycronjobs"], "verbs": verbs},
                 {"apiGroups": [""], "resources": ["services"], "verbs": verbs},
+                # Asks each RayCluster's dashboard whether a job runs.
+                {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
                 {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses"], "verbs": verbs},
             ],
         },

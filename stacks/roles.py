@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from aws_cdk import aws_iam as iam
-from constructs import Construct
 
 from config import names
 from stacks.stack import EnvironmentStack
+
+# AWS's managed policies that our roles carry, and why; a role asks for no other (ValueError).
+MANAGED: Mapping[str, str] = MappingProxyType({
+    "AmazonSageMakerClusterInstanceRolePolicy": "what SageMaker's agents on a node do; AWS keeps it in step with them",
+    "AmazonSageMakerFullAccess": "what Studio itself does for its users; AWS keeps it in step with Studio",
+    "AmazonEKSClusterPolicy": "what the control plane does; AWS keeps it in step with EKS",
+    "AmazonEC2ContainerRegistryReadOnly": "CDK's kubectl handler pulls charts from this account's ECR",
+    "AmazonElasticContainerRegistryPublicReadOnly": "CDK's kubectl handler pulls charts from the public ECR",
+    "service-role/AWSLambdaBasicExecutionRole": "a function writes its log; it names no group, since every one has one of its own",
+    "service-role/AWSLambdaVPCAccessExecutionRole": "a function in the VPC has interfaces, which have no id before they are made",
+    "service-role/AmazonEBSCSIDriverPolicy": "what the EBS CSI driver does; AWS keeps it in step with the driver",
+    "AmazonSageMakerSpacesControllerPolicy": "what the controller of Spaces does; AWS keeps it in step with the add-on",
+    "AmazonSageMakerSpacesRouterPolicy": "what the router of Spaces does; AWS keeps it in step with the add-on",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class Allow:
 
 
 def role(
-    scope: Construct,
+    scope: EnvironmentStack,
     construct_id: str,
     *,
     principal: iam.IPrincipal,
@@ -40,7 +54,10 @@ def role(
     managed: Sequence[str] = (),
     description: str,
 ) -> iam.Role:
-    """A role with one inline policy; `managed` are names of AWS managed policies."""
+    """A role with one inline policy; `managed` are names of AWS managed policies. Raises ValueError for one that MANAGED lacks."""
+    if unknown := set(managed) - set(MANAGED):
+        raise ValueError(f"say in MANAGED why a role needs {', '.join(sorted(unknown))}")
+    scope.allowed[construct_id] = allow
     documents = {"own": iam.PolicyDocument(statements=[_statement(entry) for entry in allow])} if allow else None
     return iam.Role(
         scope,

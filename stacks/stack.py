@@ -8,13 +8,18 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-su
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from aws_cdk import CfnParameter, Environment, Stack
 from aws_cdk.aws_ssm import CfnParameter as SsmParameter
 from constructs import Construct
 
 from config import environment, names
+
+if TYPE_CHECKING:
+    from stacks.roles import Allow
 
 # CDK's app and its tests hand the environment around as `settings`: `env` is CDK's own word for account and region.
 Settings = environment.Environment
@@ -73,6 +78,8 @@ class EnvironmentStack(Stack):
             analytics_reporting=False,
         )
         self.settings = settings
+        # What each role of this stack may do, by construct id, with the reasons of its wildcards.
+        self.allowed: dict[str, Sequence[Allow]] = {}
 
     def publish(self, value: Value, what: str, index: int | None = None) -> SsmParameter:
         """Write a value under its SSM name, for the stacks above and for the launcher."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aws_cdk import Stack
 from constructs import Construct
 
 from stacks.cluster import Cluster
@@ -12,12 +11,12 @@ from stacks.network import Network
 from stacks.nodes_ready import NodesReady
 from stacks.observability import Observability
 from stacks.platform import Platform
-from stacks.stack import Settings
+from stacks.stack import EnvironmentStack, Settings
 from stacks.studio import Studio
 from stacks.telemetry import Telemetry
 
 
-def build(scope: Construct, settings: Settings) -> list[Stack]:
+def build(scope: Construct, settings: Settings) -> list[EnvironmentStack]:
     """All stacks of the environment, each after those below it. A stack is deleted in the opposite order."""
     network = Network(scope, settings)
     data = _above(Data(scope, settings), network)
@@ -27,7 +26,7 @@ def build(scope: Construct, settings: Settings) -> list[Stack]:
     hyperpod = _above(HyperPod(scope, settings), cluster, data, telemetry)
     ready = _above(NodesReady(scope, settings), hyperpod)
     platform = _above(Platform(scope, settings), ready, data)
-    stacks = [network, data, cluster, hyperpod, ready, platform]
+    stacks: list[EnvironmentStack] = [network, data, cluster, hyperpod, ready, platform]
     if telemetry is not None:
         stacks += [telemetry, _above(Observability(scope, settings), ready, data, telemetry)]
     if settings.studio.enabled:
@@ -35,7 +34,7 @@ def build(scope: Construct, settings: Settings) -> list[Stack]:
     return stacks
 
 
-def _above(stack: Stack, *below: Stack | None) -> Stack:
+def _above(stack: EnvironmentStack, *below: EnvironmentStack | None) -> EnvironmentStack:
     for lower in below:
         if lower is not None:
             stack.add_stack_dependency(lower)

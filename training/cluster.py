@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from config import capacity
 from config.digest import folder_digest
 from config.environment import Environment
 from config.load import ROOT
@@ -89,7 +90,7 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
     files = sorted(path for path in folder.glob("*.yaml")) if folder.is_dir() else []
     if not files:
         raise Refused(Problem("manifests", str(folder), "there are no manifests of the RayCluster", write))
-    objects, found = _objects(files)
+    objects, found = read_objects(files)
     clusters = [obj for obj in objects if obj.get("kind") == "RayCluster"]
     wanted = (env.ray_cluster.namespace, env.ray_cluster.name)
     names_found = [(c.get("metadata", {}).get("namespace"), c.get("metadata", {}).get("name")) for c in clusters]
@@ -108,12 +109,14 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
         images = {c.get("image") for c in _containers(obj)}
         if not env.local and names.image_uri(env) not in images:
             found.append(Problem("manifests", str(folder), f"they do not use the environment's image {names.image_uri(env)}", write))
+    found += _too_many_gpus(env, clusters, folder.parent / "rayservice")
     if found:
         raise Refused(found)
     return Manifests(folder=folder, files=files, digest=folder_digest(folder), cluster=clusters[0])
 
 
-def _objects(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
+def read_objects(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Every object of these YAML files, and what is wrong with the files."""
     import yaml
 
     objects: list[dict[str, Any]] = []
@@ -141,6 +144,14 @@ def _rules(obj: dict[str, Any]) -> Sequence[Problem]:
     return list(kubernetes_rules.problems(obj))
 
 
+def _too_many_gpus(env: Environment, clusters: Sequence[dict[str, Any]], services: Path) -> Sequence[Problem]:
+    """GPUs of the RayCluster, and of the endpoint beside it where the two do not take turns."""
+    from config import gpu_rules
+
+    beside = [] if env.serving.share_workers or not services.is_dir() else read_objects(sorted(services.glob("*.yaml")))[0]
+    return gpu_rules.problems([*clusters, *beside], env)
+
+
 def up(
     kubectl: Kubectl,
     found: Manifests,
@@ -161,7 +172,7 @@ def up(
             base_model.start(kubectl, model, sleep=clock.sleep)
         kubectl.apply(found.folder)
     except Rejected as error:
-        raise Rejected(f"{error}{_missing_step(env, str(error))}") from None
+        raise Rejected(f"{error}{missing_step(env, str(error))}") from None
 
     def look() -> State:
         now = state(kubectl)
@@ -181,16 +192,17 @@ def changes(kubectl: Kubectl, found: Manifests) -> Sequence[str]:
     """
     env = kubectl.environment
     live = kubectl.get(KIND, namespace=env.ray_cluster.namespace, name=env.ray_cluster.name)
-    return [] if live is None else list(_changed(live.get("spec"), found.cluster.get("spec"), "spec"))
+    return [] if live is None else list(changed_fields(live.get("spec"), found.cluster.get("spec"), "spec"))
 
 
-def _changed(live: object, wanted: object, where: str) -> Iterator[str]:
+def changed_fields(live: object, wanted: object, where: str) -> Iterator[str]:
+    """Paths at which what is wanted differs from what is there; what the API server added there is passed over."""
     if isinstance(live, Mapping) and isinstance(wanted, Mapping):
         for key, value in wanted.items():
-            yield from _changed(live.get(key), value, f"{where}.{key}")
+            yield from changed_fields(live.get(key), value, f"{where}.{key}")
     elif isinstance(live, list) and isinstance(wanted, list) and len(live) == len(wanted):
         for index, (before, after) in enumerate(zip(live, wanted, strict=True)):
-            yield from _changed(before, after, f"{where}[{index}]")
+            yield from changed_fields(before, after, f"{where}[{index}]")
     elif live != wanted and not (live is None and wanted in ({}, [], "", 0, False)):
         yield where
 
@@ -208,6 +220,15 @@ def down(kubectl: Kubectl, *, timeout_seconds: float, note: Note = lambda _: Non
         note=note,
         clock=clock,
     )
+
+
+def check_sharing(kubectl: Kubectl) -> None:
+    """Where the endpoint shares the workers' GPUs, it must be down before the RayCluster comes up. Raises Refused."""
+    env = kubectl.environment
+    notice = capacity.sharing_notice(env)
+    where = {"namespace": env.serving.namespace, "name": env.serving.name}
+    if notice is not None and kubectl.get("rayservices.ray.io", **where) is not None:
+        raise Refused(Problem(f"RayService {env.serving.namespace}/{env.serving.name}", "is up", notice))
 
 
 def state(kubectl: Kubectl) -> State:
@@ -252,7 +273,7 @@ def _reasons(kubectl: Kubectl, namespace: str, name: str, status: dict[str, Any]
     ]
     pods = kubectl.list("pods", namespace=namespace, selector=f"ray.io/cluster={name}")
     for pod in pods:
-        if reason := _pod_reason(pod):
+        if reason := pod_reason(pod):
             reasons.append(f"pod {pod['metadata']['name']}: {reason}")
     watched = {name, *(pod["metadata"]["name"] for pod in pods)}
     events = [
@@ -267,7 +288,8 @@ def _reasons(kubectl: Kubectl, namespace: str, name: str, status: dict[str, Any]
     return reasons
 
 
-def _pod_reason(pod: dict[str, Any]) -> str:
+def pod_reason(pod: dict[str, Any]) -> str:
+    """Why a pod is not ready; '' for one that is."""
     status = pod.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
     if conditions.get("Ready", {}).get("status") == "True":
@@ -298,7 +320,8 @@ def _until(
         clock.sleep(POLL_SECONDS)
 
 
-def _missing_step(env: Environment, said: str) -> str:
+def missing_step(env: Environment, said: str) -> str:
+    """What to run where the API server says that a namespace or a kind is missing; '' for anything else."""
     if ("namespace" in said and "not found" in said) or "no matches for kind" in said:
         return f"; the Platform stack brings namespace and KubeRay: `cdk deploy --all -c env={env.name}`"
     return ""

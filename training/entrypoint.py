@@ -1,17 +1,19 @@
-"""The command line that a Ray job runs: a small shell script on the cluster, or just the trainer's command.
+"""The command line that a Ray job runs: a small shell script around the trainer.
 
-The script puts the datasets on the shared file system whole or not at all (built beside, then renamed), and starts no trainer
-before the base model is whole. A guard that looks for one file (`config.json`) takes an interrupted copy for a whole model.
+It leaves a mark of the attempt in the run's folder, and a copy of all that the trainer prints, since Ray's job table and its logs
+die with the head. Where the environment says how, it puts the datasets on the shared file system whole or not at all (built
+beside, then renamed). It starts no trainer before the base model is whole: a guard that looks for one file (`config.json`) takes
+an interrupted copy for a whole model.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from config.environment import Environment
 from training.base_model import MARKER
-from training.layout import RunFolder
+from training.layout import SHARED_VARIABLE, RunFolder
 
 _MODEL = f"""\
 if [ ! -e "$MODEL/{MARKER}" ]; then
@@ -38,6 +40,20 @@ prepare() {{
 }}"""
 
 
+# A signal from Ray's supervisor reaches the trainer; its exit code is the job's; the copy ends after the trainer's last word.
+_COPY = """\
+copy() { trap "" TERM INT; exec tee -a -- "$RUN_FOLDER/logs/driver-a$HYPERPOD_RL_ATTEMPT.log"; }
+if [ -n "${RUN_FOLDER:-}" ]; then exec > >(copy) 2>&1; COPY=$!; fi"""
+_RUN = """\
+trap 'kill -TERM "$TRAINER" 2> /dev/null' TERM INT
+CODE=0; wait "$TRAINER" || CODE=$?
+while kill -0 "$TRAINER" 2> /dev/null; do CODE=0; wait "$TRAINER" || CODE=$?; done
+exec > /dev/null 2>&1
+for _ in {1..50}; do kill -0 "${COPY:-}" 2> /dev/null || break; sleep 0.1; done
+exit "$CODE"
+"""
+
+
 def dataset_folder(env: Environment, *, rows: int, held_out: bool) -> str:
     """Folder of one dataset. What the rows hold depends on the code that makes them, so its commits are in the name."""
     made_by = env.version_set.training
@@ -53,9 +69,7 @@ def command(env: Environment, *, run_id: str, folder: RunFolder, overrides: Sequ
     `overrides` are SkyRL's `key=value` words; each is quoted, so that no shell reads into it.
     """
     trainer = " ".join((env.training.entrypoint, *(shlex.quote(word) for word in overrides)))
-    if env.training.dataset_command is None:
-        return trainer
-    return "bash -c " + shlex.quote(_script(env, run_id=run_id, folder=folder, trainer=trainer))
+    return "exec bash -c " + shlex.quote(_script(env, run_id=run_id, folder=folder, trainer=trainer))
 
 
 def _script(env: Environment, *, run_id: str, folder: RunFolder, trainer: str) -> str:
@@ -63,19 +77,32 @@ def _script(env: Environment, *, run_id: str, folder: RunFolder, trainer: str) -
     lines = ["set -euo pipefail", f"export RUN_ID={shlex.quote(run_id)}"]
     if training.code_path is not None:
         lines.append(f"cd {shlex.quote(training.code_path)}")
-    lines += [
-        # Ray's job table dies with the head; this file says that the attempt was.
-        f"mkdir -p {shlex.quote(folder.attempts)}",
-        f'date -u +%Y-%m-%dT%H:%M:%SZ > {shlex.quote(folder.attempts)}/"${{HYPERPOD_RL_ATTEMPT:?}}"',
-        f"MODEL={shlex.quote(training.base_model)}",
-        _MODEL,
-        _PREPARE,
+    lines += _mark(env, folder)
+    if training.base_model_repository or training.dataset_command is not None:
+        lines += [f"MODEL={shlex.quote(training.base_model)}", _MODEL]
+    if training.dataset_command is not None:
+        lines.append(_PREPARE)
+        lines += _datasets(env, training.dataset_command)
+    return "\n".join((*lines, _COPY, f"{trainer} &", "TRAINER=$!", _RUN))
+
+
+def _mark(env: Environment, folder: RunFolder) -> list[str]:
+    begin = [
+        'mkdir -p "$RUN_FOLDER/attempts" "$RUN_FOLDER/logs"',
+        'date -u +%Y-%m-%dT%H:%M:%SZ > "$RUN_FOLDER/attempts/${HYPERPOD_RL_ATTEMPT:?}"',
     ]
+    if not env.local:
+        return [f"RUN_FOLDER={shlex.quote(folder.root)}", *begin]
+    # The local cloud's /shared is a folder that a variable names; without it nothing of this machine is written to.
+    below = shlex.quote(folder.root.removeprefix(env.storage.file_system.mount_path))
+    inner = [f'RUN_FOLDER="${SHARED_VARIABLE}"{below}', *begin]
+    return ["RUN_FOLDER=", f'if [ -n "${{{SHARED_VARIABLE}:-}}" ]; then', *(f"  {line}" for line in inner), "fi"]
+
+
+def _datasets(env: Environment, command: str) -> Iterator[str]:
+    training = env.training
     for rows, held_out in ((training.train_rows, False), (training.eval_rows, True)):
         target = dataset_folder(env, rows=rows, held_out=held_out)
         seed = " --seed" if held_out else ""
-        make = f'{training.dataset_command} --env_id {shlex.quote(training.maze)} --num_rows {rows}{seed} --output_dir "$PART"'
-        lines.append(f"prepare {shlex.quote(target)} bash -c {shlex.quote(make)}")
-    # exec: a signal from Ray's supervisor reaches the trainer itself.
-    lines.append(f"exec {trainer}")
-    return "\n".join(lines) + "\n"
+        make = f'{command} --env_id {shlex.quote(training.maze)} --num_rows {rows}{seed} --output_dir "$PART"'
+        yield f"prepare {shlex.quote(target)} bash -c {shlex.quote(make)}"

@@ -1,4 +1,4 @@
-"""What a run left in its folder: eval dumps maze by maze, checkpoints, exports. Nothing is written here, and nothing need be there."""
+"""What a run left in its folder: eval dumps maze by maze, sizes and digests. Nothing is written here, and nothing need be there."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from config.environment import Environment
 from training import solve_rate
 from training.solve_rate import Bound, SolveRate
 
-_STEP: Final = re.compile(r"^global_step_(\d{1,9})$")
 _DUMP: Final = re.compile(r"^global_step_(\d{1,9})_evals$")
-MARKER: Final = "latest_ckpt_global_step.txt"
 # A dataset of mazes is some kilobytes; a file beyond this is not read only to name its digest.
 LARGEST_FILE: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Maze:
-    """One maze of one evaluation. `seed` is None where the dump tells none; `row` is its place in the dump, from 0."""
+    """One maze of one evaluation. `seed` is None where the dump tells none; `row` is its place in the dump, from 0.
+
+    `format_rate`, the share of well-formed turns, follows from the reward: 0.8 for solving, up to 0.2 for format.
+    """
 
     row: int
     seed: int | None
     solved: bool
     stop_reason: str
+    format_rate: float | None = None
 
 
 def mazes(folder: Path) -> tuple[Maze, ...]:
@@ -51,7 +53,10 @@ def mazes(folder: Path) -> tuple[Maze, ...]:
                 seed = extras.get("seed") if isinstance(extras, dict) else None
                 solved = isinstance(last, (int, float)) and last >= solve_rate.SOLVED_FROM
                 reason = row.get("stop_reason")
-                found.append(Maze(len(found), seed if isinstance(seed, int) else None, solved, reason if isinstance(reason, str) else ""))
+                form = min(1.0, max(0.0, round((last - 0.8 * solved) / 0.2, 6))) if isinstance(last, (int, float)) else None
+                found.append(
+                    Maze(len(found), seed if isinstance(seed, int) else None, solved, reason if isinstance(reason, str) else "", form)
+                )
     except (OSError, ValueError, AttributeError):
         return ()
     return tuple(sorted(found, key=lambda maze: (maze.seed is None, maze.seed or 0, maze.row)))
@@ -59,7 +64,12 @@ def mazes(folder: Path) -> tuple[Maze, ...]:
 
 def dumps(run: Path) -> Iterator[tuple[int, Path]]:
     """Eval dumps in a run's folder: (step, folder), rising."""
-    return _numbered(run / "exports" / "dumped_evals", _DUMP)
+    try:
+        matches = [(match, path) for path in (run / "exports" / "dumped_evals").iterdir() if (match := _DUMP.match(path.name))]
+        found = [(int(match[1]), path) for match, path in matches if path.is_dir()]
+    except OSError:
+        return
+    yield from sorted(found)
 
 
 def dump(env: Environment, run: Path | None, step: int, *, max_turns: object) -> tuple[SolveRate, tuple[Maze, ...]] | None:
@@ -73,19 +83,6 @@ def dump(env: Environment, run: Path | None, step: int, *, max_turns: object) ->
     solved, tried, stated = whole
     bound = Bound(stated, "eval dump") if stated is not None else solve_rate.environment_bound(env, max_turns)
     return SolveRate(solved / tried, solved, tried, "eval dump", None, bound), results
-
-
-def step_folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    """`global_step_N` folders: (N, folder), rising."""
-    return _numbered(folder, _STEP)
-
-
-def marker(folder: Path) -> int | None:
-    """The step that a new attempt resumes from; None if there is none."""
-    try:
-        return int((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def size(folder: Path) -> int:
@@ -108,11 +105,3 @@ def file_digest(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
-    try:
-        names = [(int(match[1]), path) for path in folder.iterdir() if (match := pattern.match(path.name)) and path.is_dir()]
-    except OSError:
-        return
-    yield from sorted(names)

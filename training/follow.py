@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from config.environment import Environment
 from config.problems import Unreachable
 from training import jobs, solve_rate
 from training.connection import Connection, Lost, translated
@@ -256,14 +257,14 @@ def watch(connection: Connection, attempt: Attempt, *, log: Log | None = None) -
                 yield Changed("the trainer says that it is done", kind="trainer")
             elif isinstance(event, Step) and event.number > last:
                 last = event.number
-                yield seen(connection, attempt, event, turns=turns)
+                yield seen(env, attempt, event, turns=turns)
         if isinstance(piece, Attempt):
             yield Ended(piece, last_step=last if last >= 0 else None)
 
 
-def seen(connection: Connection, attempt: Attempt, step: Step, *, turns: object) -> StepSeen:
+def seen(env: Environment, attempt: Attempt, step: Step, *, turns: object) -> StepSeen:
     """One logged step with its solve rate, reward and time."""
-    rate = solve_rate.of_step(connection.environment, attempt.run_id, step=step.number, metrics=step.metrics, max_turns=turns)
+    rate = solve_rate.of_step(env, attempt.run_id, step=step.number, metrics=step.metrics, max_turns=turns)
     return StepSeen(
         run_id=attempt.run_id, attempt=attempt.number, step=step.number, solve_rate=rate, metrics=step.metrics,
         reward=next((value for key in _REWARD if (value := _number(step.metrics.get(key))) is not None), None),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 from config.environment import Environment
 from config.problems import Failed, Unreachable
-from training import follow, jobs, record, recording, series
+from training import follow, jobs, layout, record, recording, series
 from training.connection import Answered, Connection
 from training.jobs import Attempt
 from training.record import Record
@@ -49,6 +50,16 @@ class Keeper:
         except OSError as error:
             self._failed(error)
 
+    def catch_up(self, attempt: Attempt) -> None:
+        """Keep the steps of an attempt that nobody saw come: those in the copy of its log that the job itself left."""
+        if self.folder is None:
+            return
+        try:
+            self._saved = self._saved or series.Saved(self.folder)
+            self._saved.append(_copied(self.connection.environment, attempt, self.folder))
+        except OSError as error:
+            self._failed(error)
+
     def refresh(self, *events: record.Event, force: bool = True) -> Record | None:
         """Bring the record up to date, with events if there are any; without `force` only when the last time is a while ago."""
         if self.folder is None or (not force and self._last is not None and self.now() - self._last < EVERY_SECONDS):
@@ -77,6 +88,7 @@ def kept(events: Iterator[T], keeper: Keeper) -> Iterator[T]:
             keeper.step(event)
             keeper.refresh(force=False)
         elif isinstance(event, follow.Ended):
+            keeper.catch_up(event.attempt)
             keeper.refresh()
         yield event
 
@@ -99,8 +111,8 @@ def history(
     neither knows the run; raises Failed if the folder holds a file that is no record.
     """
     folder = record.folder_here(env, run_id)
-    saved = series.read(folder) if folder is not None else []
     before = record.read(folder) if folder is not None else None
+    saved = series.united(_copies(env, run_id, folder), series.read(folder)) if folder is not None else []
     attempts = jobs.attempts(connection, run_id) if connection is not None else None
     logged = [row for attempt in attempts or () for row in _logged(connection, attempt, note)] if connection is not None else []
     if not attempts and before is None and not saved:
@@ -114,14 +126,42 @@ def history(
     return History(current, tuple(series.joined(rows)), source)
 
 
+def _copies(env: Environment, run_id: str, folder: Path) -> Iterator[Row]:
+    """Steps of all attempts whose jobs left a copy of their log in the run's folder."""
+    for path in sorted((folder / "logs").glob("driver-a*.log")) if (folder / "logs").is_dir() else ():
+        number = path.stem.removeprefix("driver-a")
+        if number.isdigit():
+            yield from _copied(env, Attempt(run_id, int(number), "UNKNOWN"), folder)
+
+
+def _copied(env: Environment, attempt: Attempt, folder: Path) -> list[Row]:
+    """Steps in the copy of one attempt's log; empty if there is none."""
+    path = folder / "logs" / Path(layout.run_folder(env, attempt.run_id).driver_log(attempt.number)).name
+    turns = follow.max_turns(attempt, _overrides(env, folder))
+    try:
+        with path.open("rb") as file:
+            steps = series.steps_of(iter(lambda: file.read(1 << 20), b""))
+    except FileNotFoundError:
+        return []
+    return [series.row(follow.seen(env, attempt, step, turns=turns)) for step in steps]
+
+
+def _overrides(env: Environment, folder: Path) -> Mapping[str, object]:
+    """What the run was submitted with, as its record tells, else what the environment says today."""
+    with contextlib.suppress(Failed, OSError):
+        if (known := record.read(folder)) is not None and known.overrides:
+            return known.overrides
+    return env.training.overrides
+
+
 def _logged(connection: Connection, attempt: Attempt, note: Callable[[str], None]) -> list[Row]:
     turns = follow.max_turns(attempt, connection.environment.training.overrides)
     try:
-        steps = series.steps_of(jobs.log(connection, attempt))
+        steps = series.steps_of([jobs.log(connection, attempt).encode("utf-8", "replace")])
     except Unreachable as error:
         note(f"{error}; its steps are those that were kept")
         return []
-    return [series.row(follow.seen(connection, attempt, step, turns=turns)) for step in steps]
+    return [series.row(follow.seen(connection.environment, attempt, step, turns=turns)) for step in steps]
 
 
 def _written(

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ CREDENTIAL_VARIABLE = "HYPERPOD_RL_EXEC_CREDENTIAL"
 # The credential that the launcher holds already, else the command that follows.
 _LOGIN = f'if [ -n "${CREDENTIAL_VARIABLE}" ]; then printf %s "${CREDENTIAL_VARIABLE}"; else exec "$@"; fi'
 _credentials: dict[Path, tuple[str, float]] = {}
+# Several calls of kubectl at once ask for one token, not for one each.
+_asking = threading.Lock()
 
 
 def cache_folder(env: Environment) -> Path:
@@ -105,6 +108,11 @@ def credential(config: Path) -> dict[str, str]:
     The token is asked for once and used until a minute before it ends; it stays in memory. Empty if there is none: kubectl then
     asks itself, and says what is wrong.
     """
+    with _asking:
+        return _credential(config)
+
+
+def _credential(config: Path) -> dict[str, str]:
     token, until = _credentials.get(config, ("", 0.0))
     if time.time() < until - 60:
         return {CREDENTIAL_VARIABLE: token}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from config.environment import Environment
-from config.problems import Failed, Unreachable
+from config.problems import Failed, Problem, Refused, Unreachable
 from training import kubeconfig
 
 FIELD_MANAGER = "hyperpod-rl"
@@ -28,6 +28,14 @@ _UNREACHED = re.compile(
 )
 _MISSING = re.compile(r"\(NotFound\)|not found$", re.MULTILINE)
 _NO_KIND = re.compile(r"the server doesn't have a resource type|no matches for kind|could not find the requested resource")
+
+
+# What kubectl says where a field belongs to another manager
+# (https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts): `conflict with "x" using ray.io/v1: .spec.a`, or
+# `conflicts with "x":` and a list of fields. Hints of several lines follow.
+_CONFLICT = re.compile(r"Apply failed with \d+ conflicts?\b[^:]*: ")
+_MANAGER = re.compile(r'conflicts? with "([^"]*)"')
+_FIELD = re.compile(r"(?:: |- )(\.[A-Za-z][^\s;]*)")
 
 
 class Rejected(Failed):
@@ -75,9 +83,17 @@ class Kubectl:
         raise Rejected(said or f"kubectl ended with code {done.returncode}")
 
     def apply(self, folder: Path) -> None:
-        """Server-side apply of every file below `folder`, byte for byte as it lies there. Raises Rejected with all that is wrong."""
-        self.run("apply", "--server-side", f"--field-manager={FIELD_MANAGER}", "--force-conflicts=false", "--recursive", "-f", str(folder),
-                 timeout=60)  # fmt: skip
+        """Server-side apply of every file below `folder`, byte for byte as it lies there.
+
+        Raises Refused if fields belong to another field manager, Rejected with all else that is wrong.
+        """
+        words = ("--server-side", f"--field-manager={FIELD_MANAGER}", "--recursive", "-f", str(folder))
+        try:
+            self.run("apply", *words[:2], "--force-conflicts=false", *words[2:], timeout=60)
+        except Rejected as error:
+            if (found := _conflict(str(error), folder)) is not None:
+                raise Refused(found) from None
+            raise
 
     def get(self, kind: str, *, namespace: str, name: str) -> dict[str, Any] | None:
         """One object; None if it, its namespace or its kind is not there."""
@@ -121,6 +137,20 @@ def kubectl() -> str:
     if found is None:
         raise Unreachable("kubectl is not installed; `make setup` puts the pinned one beside Python")
     return found
+
+
+def _conflict(said: str, folder: Path) -> Problem | None:
+    """kubectl's many lines about a conflict as one problem; None if it is about something else."""
+    if _CONFLICT.search(said) is None:
+        return None
+    managers, fields = dict.fromkeys(_MANAGER.findall(said)), list(dict.fromkeys(_FIELD.findall(said)))
+    more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
+    who = " and ".join(f"`{manager}`" for manager in managers) or "another field manager"
+    fix = (
+        f"take them over with `kubectl apply --server-side --force-conflicts --field-manager={FIELD_MANAGER} --recursive -f {folder}`,"
+        " then run this again; or let go of them there"
+    )
+    return Problem("manifests", str(folder), f"{who} owns {', '.join(fields[:5]) or 'fields of these objects'}{more} on the cluster", fix)
 
 
 def _sentence(text: str) -> str:

@@ -48,6 +48,10 @@ class RunFolder:
         """One file an attempt, written by the job itself at its start: outlives the Ray head and its job table."""
         return f"{self.root}/attempts"
 
+    def driver_log(self, attempt: int) -> str:
+        """All that one attempt's trainer printed, written by the job itself: outlives the Ray head, which keeps the only other copy."""
+        return f"{self.logs}/driver-a{attempt}.log"
+
     def evaluation(self, step: int) -> str:
         """Eval dump of one step (`trainer.dump_eval_results`)."""
         return f"{self.exports}/dumped_evals/global_step_{step}_evals"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from config.problems import Failed
 from training import evaluations, layout
+from training.verdicts import Verdict
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -174,6 +175,7 @@ class Record(Part):
     evaluations: tuple[Evaluation, ...] = ()
     usage: Usage = Usage()
     events: tuple[Event, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def baseline(self) -> Evaluation | None:

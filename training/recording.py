@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from config.digest import value_digest
 from config.environment import Environment
-from training import evaluations, layout, record, series
+from training import checkpoints, evaluations, layout, record, series
 from training.jobs import Attempt
 from training.record import AttemptRecord, Checkpoint, Code, Dataset, Evaluation, Event, Export, Image, Model, Nodes, Record, Usage
 from training.skyrl_keys import Value
@@ -71,7 +71,7 @@ def build(
         median_step_seconds=series.median_seconds(joined) if joined else before.median_step_seconds,
         checkpoints=_checkpoints(env, run_id, folder, before.checkpoints), exports=_exports(env, run_id, folder, before.exports),
         evaluations=_evaluations(joined, folder, env, facts.overrides, before.evaluations), usage=_usage(its, moment),
-        events=(*before.events, *events),
+        events=(*before.events, *events), verdicts=before.verdicts,
     )  # fmt: skip
 
 
@@ -216,8 +216,8 @@ def _checkpoints(env: Environment, run_id: str, folder: Path | None, before: Seq
         return tuple(before)
     path = layout.run_folder(env, run_id).checkpoints
     found = {each.step: each.model_copy(update={"on_disk": False, "latest": False}) for each in before}
-    latest = evaluations.marker(folder / "checkpoints")
-    for step, place in evaluations.step_folders(folder / "checkpoints"):
+    latest = checkpoints.marked(folder / "checkpoints")
+    for step, place in checkpoints.step_folders(folder / "checkpoints"):
         size = evaluations.size(place)
         found[step] = Checkpoint(step=step, path=f"{path}/{place.name}", size_bytes=size, latest=step == latest)
     return tuple(found[step] for step in sorted(found))
@@ -226,7 +226,7 @@ def _checkpoints(env: Environment, run_id: str, folder: Path | None, before: Seq
 def _exports(env: Environment, run_id: str, folder: Path | None, before: Sequence[Export]) -> tuple[Export, ...]:
     found = {each.step: each for each in before}
     path = layout.run_folder(env, run_id).exports
-    for step, place in evaluations.step_folders(folder / "exports") if folder is not None else ():
+    for step, place in checkpoints.step_folders(folder / "exports") if folder is not None else ():
         # SkyRL renames a finished export into place, so a configuration that is there is a whole one.
         if (place / "policy" / "adapter_config.json").is_file():
             found[step] = Export(step=step, path=f"{path}/{place.name}/policy")

@@ -5,6 +5,7 @@ The same object is printed by `submit --dry-run` and submitted by `submit`.
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -108,6 +109,7 @@ def specify(env: Environment, *, run_id: str, settings: Sequence[str] = (), code
     variables = _variables(env)
     if not found:
         found += skyrl.problems(values, world_gpus=env.training_gpus, environment=variables)
+        found += own_checks(env, values)
     if found:
         raise Refused(found)
     return Specification(
@@ -115,6 +117,19 @@ def specify(env: Environment, *, run_id: str, settings: Sequence[str] = (), code
         entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values)),
         code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root,
     )  # fmt: skip
+
+
+def own_checks(env: Environment, values: Mapping[str, Value]) -> Sequence[Problem]:
+    """What the environment's own trainer would refuse, where it says how to ask (`training.checks`)."""
+    if env.training.checks is None:
+        return ()
+    module, _, name = env.training.checks.partition(":")
+    try:
+        check = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        return [Problem("training.checks", env.training.checks, f"it cannot be imported here: {error}", "mend it, or leave it out")]
+    found: Sequence[Problem] = check(values)
+    return found
 
 
 def configuration(

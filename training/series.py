@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from training.console import Parser, Step
+from training.console import Event, Parser, Step
 from training.solve_rate import Bound, SolveRate
 
 if TYPE_CHECKING:
@@ -50,15 +50,17 @@ def row(seen: StepSeen) -> Row:
     return Row(seen.attempt, seen.step, seen.reward, seen.step_seconds, seen.solve_rate, metrics)
 
 
-def steps_of(log: str) -> list[Step]:
-    """Steps of one attempt's whole log, each number once and rising."""
-    parser, found = Parser(), []
-    last = -1
-    for event in (*parser.feed(log.encode("utf-8", "replace")), *parser.finish()):
-        if isinstance(event, Step) and event.number > last:
-            last = event.number
+def steps_of(log: Iterable[bytes]) -> list[Step]:
+    """Steps of one attempt's whole log, given in pieces of any size; each number once and rising."""
+    parser, found = Parser(), list[Step]()
+    for event in itertools.chain(itertools.chain.from_iterable(map(parser.feed, log)), _rest(parser)):
+        if isinstance(event, Step) and event.number > (found[-1].number if found else -1):
             found.append(event)
     return found
+
+
+def _rest(parser: Parser) -> Iterator[Event]:
+    yield from parser.finish()  # not before all of the log was fed
 
 
 class Saved:

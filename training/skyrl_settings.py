@@ -178,15 +178,34 @@ _COUNTS: Final = (
     "generator.sampling_params.max_generate_length",
     "generator.eval_sampling_params.max_generate_length",
 )
+# Far above anything that anybody trains with, and low enough that a slip of the finger (1000000000 for 10) does not pass.
+_MOST: Final[Mapping[str, int]] = {
+    **dict.fromkeys((name for name in _COUNTS if name.startswith(PLACE) or name.endswith("parallel_size")), 6758),
+    ENGINE + "num_engines": 6758 * 8,
+    "trainer.epochs": 100_000,
+    "trainer.max_training_steps": 10_000_000,
+    "trainer.update_epochs_per_batch": 1000,
+    "trainer.policy.model.lora.alpha": 65_536,
+    "generator.max_turns": 10_000,
+    "generator.n_samples_per_prompt": 4096,
+    "generator.eval_n_samples_per_prompt": 4096,
+}
+_MOST_ELSE: Final = 10_000_000
 _RANGES: Final[Mapping[str, tuple[float, float, str]]] = {
-    **dict.fromkeys(_COUNTS, (1, math.inf, "at least 1")),
-    "trainer.policy.model.lora.rank": (0, math.inf, "0 (no LoRA) or more"),
+    **{name: (1, most, f"1 to {most}") for name in _COUNTS for most in (_MOST.get(name, _MOST_ELSE),)},
+    # vLLM has room for ranks up to 512 (vllm/config/lora.py, MaxLoRARanks).
+    "trainer.policy.model.lora.rank": (0, 512, "0 (no LoRA) to 512, the highest rank that vLLM loads"),
     "trainer.policy.model.lora.dropout": (0.0, 0.999, "at least 0 and below 1"),
-    "trainer.policy.optimizer_config.lr": (5e-324, math.inf, "above 0"),
+    "trainer.policy.optimizer_config.lr": (5e-324, 1.0, "above 0 and at most 1"),
     "trainer.seed": (0, 2**32 - 1, "between 0 and 4294967295, as numpy's seeds are"),
     ENGINE + "gpu_memory_utilization": (0.01, 1.0, "a share of the GPU's memory, above 0 and at most 1"),
-    "generator.sampling_params.temperature": (1e-6, math.inf, "above 0, or every sample of a group is the same"),
-    "generator.eval_sampling_params.temperature": (0.0, math.inf, "0 (greedy) or more"),
+    "generator.sampling_params.temperature": (1e-6, 100.0, "above 0 and at most 100, or every sample of a group is the same"),
+    "generator.eval_sampling_params.temperature": (0.0, 100.0, "0 (greedy) to 100"),
     "generator.sampling_params.logprobs": (0, 1, "null, 0 or 1"),
-    "data.dataloader.num_workers": (0, math.inf, "null, 0 or more"),
+    "data.dataloader.num_workers": (0, 1024, "null, or 0 to 1024"),
+    **dict.fromkeys(
+        ("trainer.eval_interval", "trainer.ckpt_interval", "trainer.hf_save_interval"),
+        (-_MOST_ELSE, _MOST_ELSE, f"at most {_MOST_ELSE} steps; 0 or less switches it off"),
+    ),
+    "trainer.max_ckpts_to_keep": (-_MOST_ELSE, _MOST_ELSE, f"at most {_MOST_ELSE}; -1 keeps all"),
 }

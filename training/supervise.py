@@ -115,6 +115,7 @@ class Supervisor:
         while True:
             if attempt is not None:
                 number, outcome = attempt.number, (yield from self._watched(attempt))
+                self.keeper.catch_up(attempt)
             if outcome.kind == "succeeded":
                 yield Verdict(self.run_id, True, used, f"attempt {number} succeeded")
                 return

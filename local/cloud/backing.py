@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from local.cloud import nodes
+from local.cloud.services import grafana_http
 from local.cloud.store import Cloud, Resource, arn, tags
 
 Make = Callable[[Cloud, Resource], None]
@@ -308,6 +309,11 @@ def _domain(cloud: Cloud, resource: Resource) -> None:
         add_interface(cloud, resource, subnet, [], f"Created by SageMaker for {resource.attributes['DomainId']}")
 
 
+def _grafana(cloud: Cloud, resource: Resource) -> None:
+    # A host name on AWS; here it names the scheme too, since no certificate covers it.
+    resource.attributes["Endpoint"] = grafana_http.endpoint(cloud, resource.attributes["Id"])
+
+
 def _budget(cloud: Cloud, resource: Resource) -> None:
     budget = dict(resource.properties["Budget"])
     budget.setdefault("BudgetName", resource.attributes["Id"])
@@ -335,5 +341,6 @@ _BACKINGS = {
     "AWS::FSx::FileSystem": Backing(_file_system),
     "AWS::SageMaker::Cluster": Backing(_hyperpod, _hyperpod_changed, _hyperpod_gone),
     "AWS::SageMaker::Domain": Backing(_domain),
+    "AWS::Grafana::Workspace": Backing(_grafana),
     "AWS::Budgets::Budget": Backing(_budget, _unchanged, _budget_gone),
 }

@@ -9,8 +9,8 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from local.cloud import accounts, faults, inventory, ministack, services
-from local.cloud.services import Request, Response, ServiceError, pod_identity
+from local.cloud import accounts, faults, iam, inventory, ministack, services
+from local.cloud.services import Request, Response, ServiceError, grafana_http, pod_identity
 from local.cloud.store import Cloud
 
 log = logging.getLogger("local.cloud")
@@ -30,6 +30,8 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
         if scope["type"] != "http":
             await beyond(scope, receive, send)
             return
+        # The loopback interface stands for TLS: a bucket's policy that refuses everything else is enforced.
+        scope["headers"] = [*scope.get("headers", ()), (b"x-forwarded-proto", b"https")]
         request = _head(scope)
         accounts.set_by(services.access_key_of(request.headers))
         service = services.service_of(request.headers)
@@ -73,10 +75,12 @@ async def _hold(body: bytes) -> None:
         await asyncio.sleep(0.05)
 
 
-_OWN = frozenset({"sagemaker", "fsx", "aps", "grafana", "servicequotas", "pricing", "eks-auth", "ec2"})
+_OWN = frozenset({"sagemaker", "fsx", "aps", "grafana", "servicequotas", "pricing", "eks-auth", "ec2", "eks", "sso"})
 
 
 def _answer(cloud: Cloud, request: Request) -> Response:
+    if request.path.startswith(grafana_http.PREFIX):
+        return grafana_http.answer(cloud, request)
     if request.path.startswith(ADMIN):
         return _admin(cloud, request)
     if request.path == pod_identity.CREDENTIALS_PATH:
@@ -84,7 +88,7 @@ def _answer(cloud: Cloud, request: Request) -> Response:
             return _json(pod_identity.agent(cloud, request.headers.get("authorization", "")))
         except ServiceError as error:
             return _json({"code": error.code, "message": error.message}, error.status)
-    return services.handle(cloud, request)
+    return iam.refusal(request) or services.handle(cloud, request)
 
 
 def _admin(cloud: Cloud, request: Request) -> Response:

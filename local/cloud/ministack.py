@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET, attributes, eks_clusters, provider, rules, schemas, waits
+from local.cloud import ACCOUNT, REGION, SECRET, attributes, builds, eks_clusters, iam, provider, rules, schemas, waits
 from local.cloud.store import EKS, Cloud, Properties, Resource
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def prepare(*, port: int, state: Path) -> None:
         AWS_ACCESS_KEY_ID=ACCOUNT,
         AWS_SECRET_ACCESS_KEY=SECRET,
         AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+        # Every call is signed by somebody, and IAM decides what they may: functions run with their own roles.
+        AUTH=os.environ.get("HYPERPOD_RL_IAM", "true"),
         LAMBDA_EXECUTOR="local",
         SFN_WAIT_SCALE=str(waits.SCALE),
         IOT_MTLS_ENABLED="0",
@@ -89,6 +91,8 @@ def application(cloud: Cloud) -> Callable[..., Any]:
     _install_eks(cloud)
     _install_lambda_failures()
     waits.install()
+    builds.install(cloud)
+    iam.install()
     _install_threads(cloud, stacks)
     found: Callable[..., Any] = app.app
     return found
@@ -228,6 +232,13 @@ def _eks_created(cloud: Cloud, name: str, logical_id: str, properties: Propertie
         eks_clusters.deleted(cloud, name)
         eks._delete_cluster(name)
         raise
+
+
+def forget_eks_cluster(name: str) -> None:
+    """Remove ministack's record of a cluster, as its own DeleteCluster does."""
+    from ministack.services import eks
+
+    eks._delete_cluster(name)
 
 
 # --- custom resources ---

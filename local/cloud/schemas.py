@@ -8,12 +8,10 @@ lenient about numbers and booleans written as strings as CloudFormation is.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import regex
@@ -22,69 +20,19 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
+from config.cloudformation import Json, ResourceType, UnknownType, folder, types
+from config.cloudformation import document as published
 from local.cloud import REGION
 
-Json = Mapping[str, Any]
-
-
-class UnknownType(LookupError):
-    """No such CloudFormation type in this region."""
-
-
-@cache
-def _folder() -> Path:
-    # Found without importing it: `import cfnlint` loads every rule, 2.5 s.
-    found = importlib.util.find_spec("cfnlint")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("cfn-lint is not installed; `pip install -r requirements.txt` brings it")
-    return Path(found.origin).parent / "data" / "schemas"
-
-
-@cache
-def types() -> Mapping[str, str]:
-    """Every CloudFormation type of the region and the name of its schema file."""
-    found: dict[str, str] = json.loads((_folder() / "providers" / f"{REGION}.json").read_text())
-    return found
+__all__ = ["Schema", "UnknownType", "schema", "types"]
 
 
 @dataclass(frozen=True)
-class Schema:
-    """One resource type."""
+class Schema(ResourceType):
+    """One resource type, with what CloudFormation checks."""
 
-    type: str
-    document: Json
     # Further constraints that cfn-lint keeps beside the schema (for instance FSx capacity by file system type).
     extensions: tuple[Json, ...] = ()
-
-    @property
-    def properties(self) -> Json:
-        found: Json = self.document.get("properties", {})
-        return found
-
-    def _names(self, key: str) -> tuple[str, ...]:
-        return tuple(path.removeprefix("/properties/") for path in self.document.get(key, ()))
-
-    @cached_property
-    def identifier(self) -> tuple[str, ...]:
-        return self._names("primaryIdentifier")
-
-    @cached_property
-    def read_only(self) -> tuple[str, ...]:
-        """Attribute paths with slashes; those below a list (`Groups/*/Count`) are left out."""
-        return tuple(name for name in self._names("readOnlyProperties") if "*" not in name)
-
-    @cached_property
-    def create_only(self) -> tuple[str, ...]:
-        return self._names("createOnlyProperties")
-
-    @cached_property
-    def name(self) -> str | None:
-        """The property that is the resource's explicit name, if the type has one (a parent's name, as an add-on's ClusterName, is none)."""
-        kind = self.type.rsplit("::", 1)[-1]
-        for candidate in (*self.identifier, *self.create_only):
-            if candidate in ("Name", f"{kind}Name") and candidate not in self.read_only:
-                return candidate
-        return None
 
     def definition(self, path: str) -> Json:
         """The schema of an attribute path (`CertificateAuthority/Data`), references resolved."""
@@ -119,21 +67,13 @@ class Schema:
             found += [message for error in validator.iter_errors(dict(properties)) for message in _messages(error)]
         return sorted(set(found))
 
-    def replaced_by(self, old: Json, new: Json) -> list[str]:
-        """The create-only properties that differ."""
-        return [path for path in self.create_only if _at(old, path) != _at(new, path)]
-
 
 @cache
 def schema(resource_type: str) -> Schema:
     """The schema of a type. Raises UnknownType."""
-    try:
-        name = types()[resource_type]
-    except KeyError:
-        raise UnknownType(resource_type) from None
-    document = json.loads((_folder() / "resources" / f"{name}.json").read_text())
+    document = copy.deepcopy(published(resource_type))
     extensions = []
-    for path in sorted((_folder() / "extensions" / resource_type.lower().replace("::", "_")).glob("*.json")):
+    for path in sorted((folder() / "extensions" / resource_type.lower().replace("::", "_")).glob("*.json")):
         extension = json.loads(path.read_text())
         if path.stem.endswith("_enum"):
             # One list of values for each region, for the property that the file is named after.
@@ -187,13 +127,6 @@ def _set_enum(document: dict[str, Any], wanted: str, allowed: list[str]) -> None
         for name, child in (holder.get("properties") or {}).items():
             if name.lower() == wanted and isinstance(child, dict):
                 holder["properties"][name] = {"type": "string", "enum": allowed}
-
-
-def _at(document: Json, path: str) -> Any:
-    found: Any = document
-    for step in path.split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
 
 
 # --- validation as CloudFormation does it ---

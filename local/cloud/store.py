@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from local.cloud import ACCOUNT, REGION, SECRET, accounts
 from local.cloud.faults import Faults
+from local.state import of_cluster
 
 if TYPE_CHECKING:
     from local.kubernetes.cluster import Clusters
@@ -93,7 +94,7 @@ class Cloud:
         self.kubernetes_endpoint: Any = None
 
     def write_kubeconfig(self, cluster: str, url: str, authority: str) -> None:
-        """What `aws eks update-kubeconfig` would write, for the newest cluster."""
+        """What `aws eks update-kubeconfig` would write; a file for each cluster, since the toolkit reads a file's current context only."""
         if self.folder is None:
             return
         import base64
@@ -103,12 +104,11 @@ class Cloud:
         data = base64.b64encode(authority.encode()).decode()
         account = accounts.current()
         content = kubeconfig.kubeconfig(cluster, endpoint=url, authority_data=data, region=REGION, account=account)
-        kubeconfig.write(self.folder / "kubeconfig", content)
+        kubeconfig.write(self.folder / of_cluster("kubeconfig", cluster), content)
 
     def remove_kubeconfig(self, cluster: str) -> None:
-        path = self.folder / "kubeconfig" if self.folder is not None else None
-        if path is not None and path.exists() and f"/clusters/{cluster}" in path.read_text():
-            path.unlink()
+        if self.folder is not None:
+            (self.folder / of_cluster("kubeconfig", cluster)).unlink(missing_ok=True)
 
     @property
     def endpoint(self) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from aiohttp import web
+from aiohttp import ClientSession, ClientTimeout, web
 
 from local.kubernetes import certificates, discovery, tokens, watches
 from local.kubernetes.cluster import GIT_VERSION, Cluster, Clusters
@@ -21,6 +22,8 @@ from local.ray.sessions import Target as RayTarget
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
+# https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/
+_PROXIED = re.compile(r"api/v1/namespaces/(?P<namespace>[^/]+)/services/(?:http:)?(?P<service>[^/:]+):\d+/proxy/(?P<rest>.*)")
 _OPEN_PATHS = ("healthz", "livez", "readyz", "version")
 
 
@@ -88,6 +91,8 @@ class Endpoint:
         if path in _OPEN_PATHS:
             return _json(_version()) if path == "version" else web.Response(text="ok")
         identity = self._who(http, name)
+        if http.method == "GET" and (proxied := _PROXIED.fullmatch(http.match_info.get("path", ""))):
+            return await self._through(cluster, proxied["namespace"], proxied["service"], f"{proxied['rest']}?{http.query_string}")
         asked = target(path)
         if asked is None:
             return self._about(cluster, path, http.headers.get("Accept", ""))
@@ -108,6 +113,18 @@ class Endpoint:
             return await watches.watch(http, cluster, request)
         code, body = await asyncio.to_thread(answer, cluster, request)
         return _json(body, code)
+
+    async def _through(self, cluster: Cluster, namespace: str, service: str, rest: str) -> web.Response:
+        """The API server's service proxy, for the one kind of service that something listens behind here: Ray's dashboards."""
+        found = cluster.get("Service", namespace, service)
+        if found is None:
+            raise Rejected(f'services "{service}" not found', reason="NotFound")
+        name = (found["metadata"].get("labels") or {}).get("ray.io/cluster", "")
+        dashboard = await asyncio.to_thread(self._dashboard, RayTarget(cluster.name, namespace, name))
+        if dashboard is None:
+            raise Rejected(f'no endpoints available for service "{service}"', reason="ServiceUnavailable")
+        async with ClientSession(timeout=ClientTimeout(total=20)) as session, session.get(f"{dashboard}/{rest}") as reply:
+            return web.Response(body=await reply.read(), status=reply.status, content_type=reply.content_type)
 
     def _who(self, http: web.Request, cluster: str) -> str:
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")

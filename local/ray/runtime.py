@@ -21,6 +21,8 @@ from local.kubernetes.controllers import pod_status
 from local.kubernetes.store import Change, Key
 from local.ray import manifest, operator, processes
 from local.ray.processes import RayNode
+from local.serving.operator import Services
+from local.state import of_cluster
 
 Object = dict[str, Any]
 # Two cores: no idle workers before there is work, no usage statistics, no Ray Client sessions kept.
@@ -75,6 +77,7 @@ class Runtime:
         self._identity_of = identity_of
         self._clusters: list[Cluster] = []
         self._running: dict[str, Running] = {}
+        self._services = Services()
         self._stops: dict[str, Callable[[], None]] = {}
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -111,10 +114,10 @@ class Runtime:
                     self._end(uid)
 
     def wait_ended(self, cluster: Cluster, namespace: str, name: str) -> None:
-        """Return when no process of a deleted RayCluster is left."""
+        """Return when no process of a deleted RayCluster is left, nor of those that went with a deleted RayService."""
         with self._lock:
             for uid, running in list(self._running.items()):
-                if running.kubernetes is cluster and (running.key.namespace, running.key.name) == (namespace, name):
+                if running.kubernetes is cluster and running.key.namespace == namespace:
                     live = cluster.store.get(running.key)
                     if live is None or live["metadata"]["uid"] != uid:
                         self._end(uid)
@@ -176,8 +179,8 @@ class Runtime:
             self._wake.clear()
 
     def _look_at(self, kubernetes: Cluster) -> bool:
-        """One round over a cluster's RayClusters; True while something is still on its way."""
-        busy = False
+        """One round over a cluster's RayServices and RayClusters; True while something is still on its way."""
+        busy = self._services.reconcile(kubernetes, self.dashboard)
         objects = kubernetes.store.select(group="ray.io", kind="RayCluster")
         uids = {value["metadata"]["uid"] for value in objects}
         for uid, running in list(self._running.items()):
@@ -257,11 +260,18 @@ class Runtime:
         processes.start(node, flags, environment, root=self.folder)
         running.kubernetes.controllers.event(pod, reason="Started", message=f"Started container {pod['spec']['containers'][0]['name']}")
 
+    def _shared_of(self, cluster: str) -> Path:
+        """The folder that stands for /shared in an EKS cluster."""
+        found = self.shared.with_name(of_cluster(self.shared.name, cluster))
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
     def _variables(self, running: Running, pod: Object, node: RayNode, group: manifest.Group) -> dict[str, str]:
         def look_up(kind: str, name: str) -> Object | None:
             return running.kubernetes.store.get(Key("", kind, running.key.namespace, name))
 
-        own = manifest.environment(pod, address=node.address, shared=str(self.shared), look_up=look_up)
+        shared = self._shared_of(running.kubernetes.name)
+        own = manifest.environment(pod, address=node.address, shared=str(shared), look_up=look_up)
         head = running.nodes.get(running.head, node)
         path = os.environ.get("PATH", os.defpath)
         account = pod["spec"].get("serviceAccountName") or "default"
@@ -279,7 +289,7 @@ class Runtime:
             **given,
             **identity,
             **own,
-            "HYPERPOD_RL_SHARED": str(self.shared),
+            "HYPERPOD_RL_SHARED": str(shared),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self.root), own.get("PYTHONPATH", "")])),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
         }
@@ -292,19 +302,20 @@ class Runtime:
 
     def _died(self, running: Running, pod: Object, node: RayNode) -> None:
         """As the kubelet: the container starts again in its pod; with restartPolicy Never the pod fails and is replaced."""
+        why = node.last_words()
         processes.end(node, keep_folder=True)
         node.process = None
         container = pod["spec"]["containers"][0]["name"]
-        text = f"Back-off restarting failed container {container} in pod {pod['metadata']['name']}"
+        text = f"Back-off restarting failed container {container} in pod {pod['metadata']['name']}{why and f': {why}'}"
         running.kubernetes.controllers.event(pod, reason="BackOff", message=text, kind="Warning")
         if pod["spec"].get("restartPolicy") == "Never":
-            self._set_phase(running, pod, "Failed", message="the Ray process ended")
+            self._set_phase(running, pod, "Failed", message=why or "the Ray process ended")
             return
         node.restarts += 1
         # A process that ran for ten minutes starts again at once, as the kubelet forgives.
         step = 1 if time.monotonic() - node.started_at > 600 else node.restarts
         node.start_after = time.monotonic() + BACKOFF_SECONDS[min(step, len(BACKOFF_SECONDS)) - 1]
-        self._set_phase(running, pod, "Pending", waiting="CrashLoopBackOff", restarts=node.restarts)
+        self._set_phase(running, pod, "Pending", waiting="CrashLoopBackOff", restarts=node.restarts, message=why)
         if operator.is_head(pod):
             # Without fault tolerance of the GCS the workers of a lost head end too and join the new one.
             for name, other in running.nodes.items():

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local.trainer.maze import Square
 from local.trainer.policy import Lora, Weights, adapter_gradient, backward, forward, log_softmax, merged, observe
 from local.trainer.rollout import Rollout, Task
+from training.maze import Square
 
 Floats = NDArray[Any]
 

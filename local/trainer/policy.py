@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from local.trainer.maze import PIXELS, SIDE, Maze, Square
+from training.maze import PIXELS, SIDE, Maze, Square
 
 Floats = NDArray[Any]
 Weights = Mapping[str, Floats]

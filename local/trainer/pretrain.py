@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local.trainer import shared
-from local.trainer.maze import SIDE, Maze, oracle_bound, training_maze
 from local.trainer.optimizer import Adam
 from local.trainer.policy import SHAPES, Weights, backward, forward, initial_weights, log_softmax, observe
 from local.trainer.rollout import Plan, Task, roll_chunk
+from training.maze import SIDE, Maze, oracle_bound, training_maze
 
 BASE_SEED: Final = 0
 STOP_AT: Final = 0.2  # share of the validation mazes' oracle bound

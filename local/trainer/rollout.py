@@ -1,8 +1,6 @@
 """Rollouts: the policy plays mazes, turn by turn, in text.
 
-The environment keeps the contract of SkyRL's VisGym example (examples/train/visgym/env_sft.py): an utterance carries one
-action in tags, an utterance that cannot be parsed costs a turn, the reward comes with the last turn and is
-`0.8 * solved + 0.2 * share of well-formed turns`.
+What an utterance means and what an episode is worth stands in `training.maze_task`.
 
 Every random draw comes from (seed, step, prompt, sample), so that a rollout has the same result on whichever node and in
 whichever order it runs.
@@ -10,33 +8,20 @@ whichever order it runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
-from local.trainer.maze import STOP, Maze, Square
 from local.trainer.policy import WORDS, Weights, forward, log_softmax, observe
-
-TASK_SHARE: Final = 0.8
-FORMAT_SHARE: Final = 0.2
-_ACTION: Final = re.compile(r"<observation>[^<]*</observation><action>\('(move', [0-3]|stop', 'stop')\)</action>")
+from training.maze import STOP, Maze, Square
+from training.maze_task import parse_action, reward
 
 
 def utterance(word: int) -> str:
     """What the policy says for a word; the last word of `WORDS` is not well-formed."""
     return f"<observation>a maze</observation><action>{WORDS[word]}</action>"
-
-
-def parse_action(text: str) -> int | None:
-    """The action in an utterance, or None when it is not well-formed."""
-    match = _ACTION.fullmatch(text)
-    if match is None:
-        return None
-    return STOP if match[1].startswith("stop") else int(match[1][-1])
 
 
 @dataclass(frozen=True)
@@ -73,7 +58,7 @@ class Rollout:
 
     @property
     def reward(self) -> float:
-        return TASK_SHARE * self.solved + FORMAT_SHARE * self.format_rate
+        return reward(solved=self.solved, well_formed=self.well_formed, turns=len(self.words))
 
 
 Chunk = Sequence[Task]

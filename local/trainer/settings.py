@@ -86,7 +86,7 @@ def settings(values: Mapping[str, Value]) -> Settings:
     Raises:
         Refused: a rule of SkyRL is broken, or the stand-in cannot do what is asked.
     """
-    found = problems(values) + _cannot(values)
+    found = problems(values) + cannot(values)
     if found:
         raise Refused(found)
     full: dict[str, Any] = with_defaults(values)
@@ -132,7 +132,8 @@ def settings(values: Mapping[str, Value]) -> Settings:
     )
 
 
-def _cannot(values: Mapping[str, Value]) -> list[Problem]:
+def cannot(values: Mapping[str, Value]) -> list[Problem]:
+    """What SkyRL could do and the stand-in cannot (`training.checks` of environment local)."""
     full = with_defaults(values)
     found = [
         Problem(name, str(full[name]), "the stand-in trainer does not do this", f"set {name}={str(only).lower()}")

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from local.trainer import checkpoint, grpo, shared
 from local.trainer.checkpoint import OtherRun, Progress, State
 from local.trainer.console import Log, Metrics, say, say_step
-from local.trainer.maze import HELD_OUT, maze, oracle_bound, training_maze
 from local.trainer.optimizer import Adam
 from local.trainer.policy import initial_adapter, merged
 from local.trainer.pretrain import base_model
 from local.trainer.rollout import Executor, Rollout, Task, split, utterance
 from local.trainer.settings import Settings
+from training.maze import HELD_OUT, maze, oracle_bound, training_maze
 from training.skyrl import render
 
 Floats = NDArray[Any]

@@ -1,5 +1,7 @@
 """Removes, on delete, what Kubernetes made outside CloudFormation: Ray's objects, then load balancers. Bounded and idempotent.
 
+While a job trains it refuses, unless a RayCluster says that its jobs may be lost: a `cdk destroy` in the wrong window must not end a run.
+
 Without it the operator goes before its objects, whose finalizers then wait for ever, and load balancers keep interfaces in subnets that
 CloudFormation cannot delete (https://github.com/aws/aws-cdk/issues/18650, https://github.com/aws/aws-cdk/issues/12130).
 """
@@ -17,6 +19,8 @@ PATIENCE_SECONDS = 10 * 60
 POLL_SECONDS = 3
 # In this order: a RayJob or a RayService would make its RayCluster again.
 RAY = ("raycronjobs", "rayjobs", "rayservices", "rayclusters")
+DASHBOARD_PORT = 8265
+MAY_LOSE_JOBS = "hyperpod-rl/may-lose-jobs"
 
 
 def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -24,10 +28,48 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     cluster = event["ResourceProperties"]["ClusterName"]
     if event["RequestType"] == "Delete":
         try:
-            drain(api(cluster), patience_seconds=PATIENCE_SECONDS)
+            server = api(cluster)
+            refuse(running_jobs(server))
+            drain(server, patience_seconds=PATIENCE_SECONDS)
         except Gone as error:
             LOG.info("nothing to drain: %s", error)
     return f"drain/{cluster}", {}
+
+
+def refuse(running: list[str]) -> None:
+    """Raises RuntimeError that names the jobs, and what a person does about them."""
+    if running:
+        raise RuntimeError(
+            f"nothing was deleted: {'; '.join(running)}. Stop the run (hyperpod-rl stop RUN), or say that its work since the last "
+            f"checkpoint may be lost (kubectl annotate raycluster NAME -n NAMESPACE {MAY_LOSE_JOBS}=true), then destroy again"
+        )
+
+
+def running_jobs(server: Api) -> list[str]:
+    """One sentence for each RayCluster with submitted jobs that have not ended, as its own dashboard says.
+
+    The dashboard is asked through the API server. One that does not answer (its head is down, or a network policy is in the way) counts as
+    idle, for a broken cluster must be destroyable.
+    """
+    found = []
+    for item in (server.get("/apis/ray.io/v1/rayclusters") or {}).get("items", ()):
+        metadata = item["metadata"]
+        if (metadata.get("annotations") or {}).get(MAY_LOSE_JOBS) == "true":
+            continue
+        service = item.get("status", {}).get("head", {}).get("serviceName") or f"{metadata['name']}-head-svc"
+        path = f"/api/v1/namespaces/{metadata['namespace']}/services/{service}:{DASHBOARD_PORT}/proxy/api/jobs/"
+        try:
+            jobs: Any = server.get(path) or ()
+        except (RuntimeError, ValueError) as error:
+            LOG.warning("jobs of %s are not known: %s", metadata["name"], error)
+            continue
+        # A list of details: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/doc/ray.job_submission.JobDetails.html
+        names = sorted(
+            str(job.get("submission_id")) for job in jobs if job.get("submission_id") and job.get("status") in ("PENDING", "RUNNING")
+        )
+        if names:
+            found.append(f"RayCluster {metadata['namespace']}/{metadata['name']} runs {', '.join(names)}")
+    return found
 
 
 def drain(server: Api, *, patience_seconds: float) -> None:

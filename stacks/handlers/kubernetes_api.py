@@ -30,7 +30,7 @@ class Api:
     endpoint: str
     context: ssl.SSLContext
 
-    def get(self, path: str) -> Mapping[str, Any] | None:
+    def get(self, path: str) -> Any:
         """The object or list at the path, or None where the server knows no such thing."""
         return self._call("GET", path)
 
@@ -38,7 +38,7 @@ class Api:
         """Delete what is at the path, its dependents in the background. Nothing there is no error."""
         self._call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         request = urllib.request.Request(  # noqa: S310 - https, by the cluster's own description
             self.endpoint.rstrip("/") + path,
             method=method,
@@ -47,9 +47,7 @@ class Api:
         )
         try:
             with urllib.request.urlopen(request, timeout=20, context=self.context) as answer:  # noqa: S310
-                found = json.load(answer)
-                assert isinstance(found, dict)
-                return found
+                return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None

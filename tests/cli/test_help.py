@@ -40,6 +40,15 @@ def test_every_command_has_json(words: tuple[str, ...]) -> None:
     assert "--json" in CliRunner().invoke(cli, [*words, "--help"]).output
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["follow"], "One JSON object a line"), (["supervise"], "One JSON object a line"), (["submit"], "with --supervise one object a line"),
+     (["status"], "One JSON document")],
+)  # fmt: skip
+def test_help_says_what_form_the_json_has(words: list[str], said: str) -> None:
+    assert said in " ".join(CliRunner().invoke(cli, [*words, "--help"]).output.split())
+
+
 def test_the_list_says_what_the_commands_say() -> None:
     for name, (_, line) in COMMANDS.items():
         command = cli.get_command(click.Context(cli), name)

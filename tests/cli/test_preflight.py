@@ -11,9 +11,11 @@ import pytest
 
 from cli import main
 from config.environment import Environment
+from config.problems import Problem
 from tests.training.fakes import connection
 from tests.training.preflight.test_rules import Dashboard
 from training import jobs
+from training.preflight.findings import Finding
 
 TOO_MUCH = ("--set", "trainer.micro_train_batch_size_per_gpu=8")
 
@@ -120,3 +122,18 @@ def test_a_cluster_that_is_not_there_is_a_warning(capsys: pytest.CaptureFixture[
     assert code == 0
     assert "warning [cluster-answers]" in out
     assert call(["preflight", "--address", "ftp://x"], capsys)[0] == 2
+
+
+def test_a_password_in_a_value_is_masked_in_every_part_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["preflight", "--offline", "--run-id", "maze-1", "--set", "trainer.resume_mode=https://me:secret@example.com/x", "--json"]
+    code, out, _ = call(words, capsys)
+    assert code == 2
+    assert "secret" not in out
+    assert "https://***@example.com/x" in out
+
+
+def test_rule_and_fix_of_a_finding_are_masked() -> None:
+    problem = Problem("address", "x", "https://me:secret@a.b/ does not answer", "try https://me:secret@a.b/c")
+    document = Finding("any", "error", problem).document()
+    assert "secret" not in json.dumps(document)
+    assert document["fix"] == "try https://***@a.b/c"

@@ -15,11 +15,12 @@ from rich.console import Console
 from cli import live, main
 from config.environment import Environment
 from config.load import load
+from tests.training import run_folder
 from tests.training.console_text import training_log
 from tests.training.fakes import FakeRay, connection
 from training import cluster as clusters
 from training import follow as following
-from training import jobs
+from training import jobs, layout
 
 
 @pytest.fixture
@@ -73,6 +74,26 @@ def test_the_exit_code_of_follow_is_the_jobs(status: str, code: int, word: str, 
     assert "of 0.781 reachable" in lines[0]
     assert f"run maze-1 {word} (attempt 1) after step 3" in lines[-1]
     assert ("why it ended" in lines[-1]) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (None, "it wrote no checkpoint, so the next attempt begins at step 0"),
+        (20, "the next attempt goes on from its checkpoint of step 20"),
+        ("unseen", "goes on from its last checkpoint if it wrote one, else from step 0"),
+    ],
+)
+def test_what_comes_after_a_stop_is_what_lies_on_the_disk(
+    step: int | str | None, said: str, ray: FakeRay, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ray, capsys)
+    monkeypatch.setenv(layout.SHARED_VARIABLE, str(tmp_path / "absent" if step == "unseen" else tmp_path))
+    if isinstance(step, int):
+        run_folder.checkpoint(tmp_path / "runs/maze-1", step)
+    assert said in call(["stop", "maze-1"], capsys)[1]
+    code, _, err = call(["follow", "maze-1"], capsys)
+    assert (code, said in err) == (1, True)
 
 
 def test_follow_in_json_is_a_line_an_event(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +193,7 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     monkeypatch.setattr(clusters, "state", lambda kubectl: ready)
     monkeypatch.setattr(clusters, "manifests", lambda env, name: clusters.Manifests(Path("x"), [], "sha256:0"))
     monkeypatch.setattr(clusters, "changes", lambda kubectl, found: ["spec.rayVersion"])
+    monkeypatch.setattr(clusters, "check_sharing", lambda kubectl: None)
 
     def act(kubectl: object, *_: object, **__: object) -> clusters.State:
         done.append(words[1])

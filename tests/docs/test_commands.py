@@ -26,7 +26,7 @@ IN_TESTS = {
 SHELL = re.compile(r"^(export|eval|source|cp) ")
 # A page's own names stand for the demo's.
 SAME = [
-    (r" (-c env=(mine|local)|--app \S+|--quiet|-o \S+|--require-approval never|--concurrency \d|--force)", ""),
+    (r" (-c env=(mine|local)|--app \S+|--quiet|-o \S+|--require-approval never|--concurrency \d|--force|--output \S+)", ""),
     (r" --env mine", ""),
     (r"(demo|first|maze-grpo-1)(-a2)?\b", r"RUN\2"),
     (r"cdk bootstrap.*", "cdk bootstrap"),

@@ -64,7 +64,9 @@ def reached_by(policy: dict[str, Any], port: int) -> list[Any]:
     ]
 
 
-def test_jobs_port_is_open_to_ray_the_endpoint_operator_and_kuberay_alone(objects: Objects) -> None:
+def test_jobs_port_is_open_to_ray_the_endpoint_operator_kuberay_and_the_control_plane_alone(
+    environment: Environment, objects: Objects
+) -> None:
     policies = of_kind(objects, "NetworkPolicy")
     assert policies
     for policy in policies.values():
@@ -74,6 +76,8 @@ def test_jobs_port_is_open_to_ray_the_endpoint_operator_and_kuberay_alone(object
         assert [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer] == [{"ray.io/is-ray-node": "yes"}]
         spaces = [peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers if "namespaceSelector" in peer]
         assert sorted(spaces) == ["hyperpod-ray", "kuberay"]
+        # Where the API server's interfaces are, and no pod: pods live in network.hyperpod_cidr.
+        assert [peer["ipBlock"] for peer in peers if "ipBlock" in peer] == [{"cidr": environment.network.cidr}]
 
 
 def test_endpoint_is_open_to_its_own_namespace_and_to_training(objects: Objects) -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 from ray.util.accelerators import accelerators
 
-from config import capacity, kubernetes_rules, names, workload_rules
+from config import capacity, ingress, kubernetes_rules, names, workload_rules
 from config.environment import Environment
 from config.instances import INSTANCES
 from config.load import load
 from config.manifest import quantity
-from k8s import rayservice, serve_config
+from k8s import manifests, rayservice, serve_config
 from tests.k8s.conftest import Objects
 
 Edit = Callable[..., Environment]
@@ -150,3 +150,57 @@ def test_all_pods_that_a_node_may_get_fit_on_it(instance_type: str, count: int, 
         workers = min(workers, capacity.serving_pods(env))
     assert workers * size.cpus + heads * capacity.SERVE_HEAD_CPUS <= instance.pod_cpus()
     assert workers * size.memory_gib + heads * capacity.SERVE_HEAD_MEMORY_GIB <= instance.pod_memory_gib()
+
+
+def with_authentication(env: Environment, how: str) -> Environment:
+    return env.model_copy(update={"serving": env.serving.model_copy(update={"authentication": how})})
+
+
+def test_the_front_is_told_where_the_aliases_are_and_comes_from_the_bucket() -> None:
+    env = load("reference")
+    (application,) = yaml.safe_load(serve_config.text(serve_config.serve_config(env)))["applications"]
+    bucket = names.artifact_bucket(env)
+    assert application["import_path"] == "serving.ingress:build"
+    assert application["args"]["front"] == {
+        "aliases": f"s3://{bucket}/lora-adapters/aliases", "authentication": "none", "application": "ray.serve.llm:build_openai_app"
+    }  # fmt: skip
+    assert names.alias_key("current") == "lora-adapters/aliases/current.json"
+    assert application["runtime_env"] == {"working_dir": f"s3://{bucket}/{ingress.key()}"}
+
+
+def test_serve_itself_takes_the_configuration() -> None:
+    schema = pytest.importorskip("ray.serve.schema", reason="needs ray[serve]")
+    for name in ("reference", "production", "local"):
+        found = schema.ServeDeploySchema.model_validate(yaml.safe_load(serve_config.text(serve_config.serve_config(load(name)))))
+        assert found.applications[0].import_path == ingress.IMPORT_PATH
+
+
+def test_keys_come_from_a_secret_and_are_written_nowhere() -> None:
+    env = with_authentication(load("reference"), "api-key")
+    assert "authentication: api-key" in serve_config.text(serve_config.serve_config(env))
+    wanted = {"name": "HYPERPOD_RL_API_KEYS", "valueFrom": {"secretKeyRef": {"name": "maze-vlm-api-keys", "key": "keys"}}}
+    for pod in (rayservice.head_pod(env), rayservice.worker_pod(env)):
+        assert wanted in pod.environment
+    for pod in (rayservice.head_pod(load("reference")), rayservice.worker_pod(load("reference"))):
+        assert wanted not in pod.environment
+
+
+def test_a_load_balancer_inside_the_vpc_only() -> None:
+    env = with_authentication(load("reference"), "internal-load-balancer")
+    made = manifests.charts(env)
+    service, balancer = made["rayservice"]
+    assert (service["kind"], balancer["kind"], balancer["metadata"]["name"]) == ("RayService", "Service", "maze-vlm-internal")
+    assert balancer["metadata"]["annotations"]["service.beta.kubernetes.io/aws-load-balancer-scheme"] == "internal"
+    assert balancer["spec"]["loadBalancerSourceRanges"] == ["10.192.0.0/16", "10.1.0.0/16"]
+    assert balancer["spec"]["selector"]["app.kubernetes.io/instance"] == env.serving.name
+    (policy,) = [
+        found for found in made["platform"] if found["kind"] == "NetworkPolicy" and found["metadata"]["namespace"] == env.serving.namespace
+    ]
+    callers = [
+        source
+        for rule in policy["spec"]["ingress"]
+        for source in rule["from"]
+        if {"port": 8000, "protocol": "TCP"} in rule.get("ports", ())
+    ]
+    assert {"ipBlock": {"cidr": "10.192.0.0/16"}} in callers
+    assert "ipBlock" not in str(manifests.charts(load("reference"))["platform"])

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3
 import pytest
 import yaml
 
+from config import load
 from local import lifecycle, state
+from tests.local import permissions
 
 pytestmark = pytest.mark.cloud
 BIN = Path(sys.executable).parent
@@ -98,11 +101,15 @@ def _stacks() -> list[str]:
     return lifecycle.inventory().get("CloudFormation stack", [])
 
 
-def test_everything_is_deployed_shows_no_difference_and_is_destroyed(project: Project) -> None:
+def test_everything_is_deployed_shows_no_difference_and_is_destroyed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     done = project.deploy()
     assert done.returncode == 0, done.stdout
     assert all(line.endswith(" CREATE_COMPLETE") for line in _stacks())
     assert len(_stacks()) == 1 + len(list(project.assembly.glob("*.template.json")))
+    env, aws = load.load(str(project.assembly.parent / "local.yaml")), lifecycle.environment()
+    owner = boto3.Session(aws["AWS_ACCESS_KEY_ID"], aws["AWS_SECRET_ACCESS_KEY"], region_name=env.region)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws["AWS_ENDPOINT_URL"])
+    assert permissions.problems(env, owner) == [], "a pod's role may too little or too much"
     differences = project.cdk("diff", "--all", "--fail")
     assert differences.returncode == 0, differences.stdout
     assert "Number of stacks with differences: 0" in differences.stdout

@@ -16,6 +16,17 @@ from config.environment import Environment
 from tests.stacks.assembly import Assembly, synthesize
 
 ENVIRONMENTS = ("reference", "production", "local")
+EVERYTHING: dict[str, object] = {
+    "remote_access.domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"},
+    "studio.enabled": True,
+    "storage.removal": "backup",
+    "storage.encryption": "kms",
+    "hyperpod.autoscaling": "karpenter",
+    "hyperpod.task_governance": True,
+    "ray_cluster.namespace": "hyperpod-ns-training",
+    "serving.namespace": "hyperpod-ns-serving",
+    "observability.monthly_budget_usd": 30000,
+}
 Variant = Callable[..., Environment]
 
 
@@ -26,7 +37,7 @@ def assemblies(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Asse
 
     def of(name: str) -> Assembly:
         if name not in made:
-            made[name] = synthesize(load.load(name), tmp_path_factory.mktemp(name))
+            made[name] = synthesize(load.load(name), tmp_path_factory.mktemp(name), reviewed=True)
         return made[name]
 
     return of
@@ -44,23 +55,30 @@ def reference(assemblies: Callable[[str], Assembly]) -> Assembly:
     return assemblies("reference")
 
 
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    """The reference environment with all that can be added to it."""
+    return synthesize(changed("reference", EVERYTHING), tmp_path_factory.mktemp("everything"), reviewed=True)
+
+
 @pytest.fixture
-def variant(tmp_path: Path) -> Variant:
+def variant() -> Variant:
     """An environment that differs from a named one: `variant("reference", {"storage.removal": "destroy"})`."""
+    return changed
 
-    def of(name: str, changes: dict[str, object]) -> Environment:
-        import yaml
 
-        data = yaml.safe_load((load.ENVIRONMENTS / f"{name}.yaml").read_text())
-        for path, value in changes.items():
-            *parents, last = path.split(".")
-            place = data
-            for parent in parents:
-                place = place[int(parent)] if parent.isdigit() else place.setdefault(parent, {})
-            place[last] = value
-        return load.parse(yaml.safe_dump(data))
+def changed(name: str, changes: dict[str, object]) -> Environment:
+    """A named environment with other values at some dotted paths."""
+    import yaml
 
-    return of
+    data = yaml.safe_load((load.ENVIRONMENTS / f"{name}.yaml").read_text())
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = data
+        for parent in parents:
+            place = place[int(parent)] if parent.isdigit() else place.setdefault(parent, {})
+        place[last] = value
+    return load.parse(yaml.safe_dump(data))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -172,6 +172,67 @@ def test_what_cannot_be_drained_is_named() -> None:
         drain.drain(server, patience_seconds=0)  # type: ignore[arg-type]
 
 
+JOBS = "/api/v1/namespaces/training/services/skyrl-visgym-head-svc:8265/proxy/api/jobs/"
+
+
+class Busy(Server):
+    """An API server through which a RayCluster's dashboard answers."""
+
+    def __init__(self, jobs: list[dict[str, Any]] | Exception, annotations: dict[str, str] | None = None) -> None:
+        cluster = thing("skyrl-visgym")
+        cluster["metadata"]["annotations"] = annotations
+        cluster["status"] = {"head": {"serviceName": "skyrl-visgym-head-svc"}}
+        super().__init__({"rayclusters": [cluster]})
+        self.jobs = jobs
+
+    def get(self, path: str) -> Any:
+        if path == JOBS:
+            if isinstance(self.jobs, Exception):
+                raise self.jobs
+            return self.jobs
+        return super().get(path)
+
+
+def job(name: str | None, status: str) -> dict[str, Any]:
+    return {"submission_id": name, "status": status}
+
+
+def test_the_drain_refuses_while_a_job_runs_and_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Busy([job("maze-a2", "RUNNING"), job("maze-a1", "FAILED"), job("other-a1", "PENDING"), job(None, "RUNNING")])
+    monkeypatch.setattr(drain, "api", lambda _: server)
+    with pytest.raises(RuntimeError) as error:
+        drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}})
+    assert server.deleted == []
+    assert str(error.value) == (
+        "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a2, other-a1. Stop the run (hyperpod-rl stop RUN), or say that "
+        "its work since the last checkpoint may be lost (kubectl annotate raycluster NAME -n NAMESPACE hyperpod-rl/may-lose-jobs=true), then "
+        "destroy again"
+    )
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Busy([job("maze-a1", "SUCCEEDED"), job("maze-a2", "STOPPED")]),
+        Busy([]),
+        Busy([job("maze-a1", "RUNNING")], {"hyperpod-rl/may-lose-jobs": "true"}),
+        Busy(RuntimeError("GET …: 503 no endpoints available")),
+        Busy(ValueError("no JSON")),
+    ],
+    ids=("ended", "none", "may be lost", "head down", "no dashboard"),
+)
+@pytest.mark.usefixtures("_no_waiting")
+def test_the_drain_goes_on_where_nothing_runs_or_what_runs_may_be_lost(monkeypatch: pytest.MonkeyPatch, server: Busy) -> None:
+    def delete(path: str) -> None:
+        server.deleted.append(path)
+        server.objects["rayclusters"] = []
+
+    monkeypatch.setattr(server, "delete", delete)
+    monkeypatch.setattr(drain, "api", lambda _: server)
+    drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}})
+    assert server.deleted == ["/apis/ray.io/v1/namespaces/training/rayclusters/skyrl-visgym"]
+
+
 def test_a_cluster_that_is_gone_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(name: str) -> None:
         raise kubernetes_api.Gone(name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests.stacks.assembly import Assembly
 
-# Action -> why no resource can be named. Reasons are AWS's service authorization reference.
+# Action -> why no resource can be named. Reasons are AWS's service authorization reference
+# (https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html).
 EVERYWHERE = {
     "aps:ListWorkspaces": "a list names no workspace",
-    "cloudwatch:DescribeAlarms": "no resource",
+    "cloudwatch:DescribeAlarms": "alarms of other names are read along; the action on one name would need its name",
     "cloudwatch:GetMetricData": "no resource",
     "cloudwatch:ListMetrics": "no resource",
     "tag:GetResources": "no resource",
@@ -21,54 +24,125 @@ EVERYWHERE = {
     "ec2:DescribeSubnets": "no resource",
     "ec2:DescribeTags": "no resource",
     "ec2:DescribeVpcs": "no resource",
+    "ec2:DescribeAccountAttributes": "no resource",
+    "ec2:DescribeAvailabilityZones": "no resource",
+    "ec2:DescribeInternetGateways": "no resource",
+    "ec2:DescribeRouteTables": "no resource",
+    "acm:ListCertificates": "a list names no certificate",
+    "route53:ListHostedZones": "a list names no zone",
+    "route53:ListResourceRecordSets": "External DNS looks through the zones that it finds",
+    "route53:ListTagsForResource": "External DNS looks through the zones that it finds",
+    **dict.fromkeys(
+        (
+            f"elasticloadbalancing:Describe{what}"
+            for what in (
+                "ListenerAttributes",
+                "ListenerCertificates",
+                "Listeners",
+                "LoadBalancerAttributes",
+                "LoadBalancers",
+                "Rules",
+                "SSLPolicies",
+                "Tags",
+                "TargetGroupAttributes",
+                "TargetGroups",
+                "TargetHealth",
+            )
+        ),
+        "no resource",
+    ),
     "ecr:GetAuthorizationToken": "no resource",
-    "fsx:DescribeBackups": "no resource",
+    "fsx:DescribeBackups": "the action knows no backup before it is made",
     "logs:GetLogRecord": "no resource",
     "logs:GetQueryResults": "no resource",
     "logs:StopQuery": "no resource",
     "sagemaker:ListClusters": "a list names no cluster",
 }
+# Actions with a wildcard -> (type of resource that carries the policy, why).
+WILDCARD_ACTIONS = {
+    "kms:*": ("AWS::KMS::Key", "a key's own policy: it leaves the key to the account's IAM policies, without which nobody could use it"),
+    "s3:*": ("AWS::S3::BucketPolicy", "a refusal: nothing without TLS"),
+}
+Statement = dict[str, Any]
 
 
-def statements(assembly: Assembly) -> Iterator[tuple[str, list[str], list[object]]]:
-    """(role or policy, actions, resources) of every Allow statement of the assembly's identities."""
-    for kind in ("AWS::IAM::Role", "AWS::IAM::Policy"):
-        for name, body in assembly.resources(kind).items():
-            properties = body["Properties"]
-            documents = [policy["PolicyDocument"] for policy in properties.get("Policies", [])]
-            if kind == "AWS::IAM::Policy":
-                documents.append(properties["PolicyDocument"])
+def statements(assembly: Assembly) -> Iterator[tuple[str, str, Statement]]:
+    """(resource, its type, statement) of every policy of the assembly: those of identities and those of resources."""
+    for stack, template in assembly.templates.items():
+        for logical, body in template["Resources"].items():
+            properties = body.get("Properties", {})
+            documents = [policy["PolicyDocument"] for policy in properties.get("Policies", []) if "PolicyDocument" in policy]
+            documents += [properties[name] for name in ("PolicyDocument", "KeyPolicy", "AssumeRolePolicyDocument") if name in properties]
             for document in documents:
                 for statement in document["Statement"]:
-                    actions, resources = statement["Action"], statement["Resource"]
-                    yield (
-                        name,
-                        actions if isinstance(actions, list) else [actions],
-                        resources if isinstance(resources, list) else [resources],
-                    )
+                    yield f"{stack}/{logical}", body["Type"], statement
 
 
-def test_every_wildcard_resource_is_in_the_list(assembly: Assembly) -> None:
-    open_to_all = {action for _, actions, resources in statements(assembly) for action in actions if "*" in resources}
-    assert open_to_all - set(EVERYWHERE) == set()
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def test_no_action_is_a_wildcard(assembly: Assembly) -> None:
-    assert [(name, action) for name, actions, _ in statements(assembly) for action in actions if "*" in action] == []
+def open_to_all(assembly: Assembly) -> dict[str, set[str]]:
+    """Actions that a role may do on every resource, and the roles that may."""
+    found: dict[str, set[str]] = {}
+    for name, kind, statement in statements(assembly):
+        if kind in ("AWS::IAM::Role", "AWS::IAM::Policy") and "*" in listed(statement.get("Resource", [])):
+            for action in listed(statement["Action"]):
+                found.setdefault(action, set()).add(name)
+    return found
 
 
-def test_no_role_has_a_managed_policy_beyond_the_few_that_services_ask_for(assembly: Assembly) -> None:
-    allowed = {
-        "AmazonSageMakerClusterInstanceRolePolicy",
-        "AmazonEKSClusterPolicy",
-        "AmazonEC2ContainerRegistryReadOnly",
-        "AmazonElasticContainerRegistryPublicReadOnly",
-        "service-role/AWSLambdaBasicExecutionRole",
-        "service-role/AWSLambdaVPCAccessExecutionRole",
+def test_every_wildcard_resource_is_in_the_list(assembly: Assembly, everything: Assembly) -> None:
+    for made in (assembly, everything):
+        assert {action: names for action, names in open_to_all(made).items() if action not in EVERYWHERE} == {}
+
+
+def test_the_list_holds_nothing_that_no_role_asks_for(assemblies: Callable[[str], Assembly], everything: Assembly) -> None:
+    used = {action for made in (assemblies("reference"), assemblies("local"), everything) for action in open_to_all(made)}
+    assert set(EVERYWHERE) - used == set()
+    assert all(EVERYWHERE.values())
+
+
+def test_every_wildcard_action_is_in_the_list(assembly: Assembly, everything: Assembly) -> None:
+    found = {
+        (action, kind, statement["Effect"])
+        for made in (assembly, everything)
+        for _, kind, statement in statements(made)
+        for action in listed(statement["Action"])
+        if "*" in action
     }
-    import json
+    assert {(action, kind) for action, kind, _ in found} <= {(action, kind) for action, (kind, _) in WILDCARD_ACTIONS.items()}
+    assert {effect for action, _, effect in found if action == "s3:*"} == {"Deny"}
 
-    for name, body in assembly.resources("AWS::IAM::Role").items():
-        for policy in body["Properties"].get("ManagedPolicyArns", []):
-            text = json.dumps(policy)
-            assert any(f"policy/{known}" in text for known in allowed), f"{name}: {text}"
+
+def test_no_role_may_hand_on_a_role_or_change_a_policy(assembly: Assembly, everything: Assembly) -> None:
+    """Whoever can do one of these can do everything."""
+    steps = ("iam:", "sts:AssumeRole", "lambda:UpdateFunctionCode", "organizations:")
+    found = [
+        (name, action)
+        for made in (assembly, everything)
+        for name, kind, statement in statements(made)
+        if kind in ("AWS::IAM::Role", "AWS::IAM::Policy") and "Resource" in statement
+        for action in listed(statement["Action"])
+        if action.startswith(steps)
+    ]
+    assert found == []
+
+
+def test_nobody_is_trusted_without_a_name(assembly: Assembly, everything: Assembly) -> None:
+    for made in (assembly, everything):
+        for name, kind, statement in statements(made):
+            if statement["Effect"] == "Allow" and "Principal" in statement:
+                assert "*" not in json.dumps(statement["Principal"]).replace('"arn:', ""), f"{kind} {name}"
+
+
+def test_pods_are_trusted_for_this_account_and_this_cluster_alone(assembly: Assembly) -> None:
+    found = [
+        statement
+        for _, _, statement in statements(assembly)
+        if statement.get("Principal", {}) == {"Service": "pods.eks.amazonaws.com"}  # type: ignore[comparison-overlap]
+    ]
+    assert len(found) >= 2
+    for statement in found:
+        assert set(listed(statement["Action"])) == {"sts:AssumeRole", "sts:TagSession"}
+        assert set(statement["Condition"]) == {"StringEquals", "ArnEquals"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from stacks.stack import EnvironmentStack
 from stacks.studio import Studio
 from stacks.telemetry import Telemetry
 from stacks.wiring import build
-from tests.stacks.assembly import Assembly, synthesize
+from tests.stacks.assembly import Assembly, graph, synthesize
 
 Variant = Callable[..., Environment]
 Resources = dict[str, dict[str, object]]
@@ -207,14 +208,105 @@ def test_studio_adds_a_domain_with_access(variant: Variant, resources: Callable[
     assert "eks:AccessKubernetesApi" in json.dumps(made)
 
 
-def test_a_domain_brings_the_endpoint_operator(variant: Variant, resources: Callable[..., Resources]) -> None:
+DOMAIN = {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}
+
+
+def by_type(made: Resources, others: Resources) -> dict[str, str]:
+    """What is in one set of resources and not in the other: logical id without CDK's hash -> type."""
+    return {re.sub(r"[0-9A-F]{8}$", "", name): str(made[name]["Type"]) for name in set(made) - set(others)}
+
+
+def test_a_domain_brings_spaces_and_all_that_its_web_ui_needs(variant: Variant, resources: Callable[..., Resources]) -> None:
     plain = resources(Platform, variant("reference", {}))
-    named = resources(
-        Platform, variant("reference", {"remote_access.domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}})
+    named = resources(Platform, variant("reference", {"remote_access.domain": DOMAIN}))
+    assert by_type(plain, named) == {}
+    assert by_type(named, plain) == {
+        "Certificate": "AWS::CertificateManager::Certificate",
+        "SpacesKey": "AWS::KMS::Key",
+        "EndpointKey": "AWS::KMS::Key",
+        "EbsCsiDriver": "AWS::EKS::Addon",
+        "ExternalDns": "AWS::EKS::Addon",
+        "Spaces": "AWS::EKS::Addon",
+        "EbsCsiRole": "AWS::IAM::Role",
+        "ExternalDnsRole": "AWS::IAM::Role",
+        "SpacesControllerRole": "AWS::IAM::Role",
+        "SpacesRouterRole": "AWS::IAM::Role",
+        "LoadBalancerRole": "AWS::IAM::Role",
+        "LoadBalancerIdentity": "AWS::EKS::PodIdentityAssociation",
+        "LoadBalancerController": "Custom::AWSCDK-EKS-HelmChart",
+        "EndpointRole": "AWS::IAM::Role",
+        "EndpointIdentity": "AWS::EKS::PodIdentityAssociation",
+        "EndpointOperator": "Custom::AWSCDK-EKS-HelmChart",
+    }
+    certificate = named["Certificate"]["Properties"]
+    assert certificate["SubjectAlternativeNames"] == ["*.ray.example.com"]  # type: ignore[index]
+    assert certificate["DomainValidationOptions"] == [{"DomainName": "ray.example.com", "HostedZoneId": "Z0123456789ABC"}]  # type: ignore[index]
+    assert {body["Properties"].get("KeySpec", "SYMMETRIC_DEFAULT") for body in named.values() if body["Type"] == "AWS::KMS::Key"} == {
+        "SYMMETRIC_DEFAULT"
+    }  # type: ignore[attr-defined]
+    text = json.dumps(named["Spaces"]["Properties"]["ConfigurationValues"])  # type: ignore[index]
+    assert "ray.example.com" in text
+    assert "internet-facing" in text
+
+
+def test_of_a_domain_everything_comes_in_the_order_that_it_needs(everything: Assembly) -> None:
+    """Certificates before what serves with them, the balancer before the ingress, identities before their pods, the drain last."""
+    order = graph(everything)
+
+    def named(beginning: str) -> str:
+        (found,) = [
+            f"Platform/{name}"
+            for name in everything.templates["Platform"]["Resources"]
+            if re.fullmatch(beginning + "[0-9A-F]{8}|" + beginning, name)
+        ]
+        return found
+
+    wanted = {
+        "Spaces": (
+            "CertManager",
+            "LoadBalancerController",
+            "EbsCsiDriver",
+            "ExternalDns",
+            "Certificate",
+            "SpacesKey",
+            "SpacesControllerRole",
+        ),
+        "LoadBalancerController": ("CertManager", "LoadBalancerIdentity"),
+        "EndpointOperator": ("CertManager", "EndpointIdentity", "EndpointKey", "Spaces"),
+        "Drain": ("Spaces", "EndpointOperator", "LoadBalancerController", "ExternalDns", "EndpointIdentity", "LoadBalancerIdentity"),
+    }
+    missing = {
+        (later, earlier) for later, before in wanted.items() for earlier in before if named(earlier) not in order.before(named(later))
+    }
+    assert missing == set()
+
+
+def test_where_nothing_is_public_the_web_ui_is_not_either(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Platform, variant("reference", {"remote_access.domain": DOMAIN, "access.endpoint": "private"}))
+    text = json.dumps(made["Spaces"]["Properties"]["ConfigurationValues"])  # type: ignore[index]
+    assert "internet-facing" not in text
+    assert "internal" in text
+
+
+def test_an_internal_load_balancer_brings_its_controller_alone(variant: Variant, resources: Callable[..., Resources]) -> None:
+    plain = resources(Platform, variant("reference", {}))
+    made = resources(Platform, variant("reference", {"serving.authentication": "internal-load-balancer"}))
+    assert set(by_type(made, plain)) == {"LoadBalancerRole", "LoadBalancerIdentity", "LoadBalancerController"}
+
+
+def test_without_a_domain_the_endpoint_operator_can_still_be_there(variant: Variant, resources: Callable[..., Resources]) -> None:
+    plain = resources(Platform, variant("reference", {}))
+    named = resources(Platform, variant("reference", {"remote_access.endpoint_operator": True}))
+    assert by_type(named, plain) == {"EndpointOperator": "Custom::AWSCDK-EKS-HelmChart"}
+
+
+def test_task_governance_adds_its_add_on(variant: Variant, resources: Callable[..., Resources]) -> None:
+    teams = {"ray_cluster.namespace": "hyperpod-ns-training", "serving.namespace": "hyperpod-ns-serving"}
+    plain, governed = (
+        resources(Platform, variant("reference", teams)),
+        resources(Platform, variant("reference", {**teams, "hyperpod.task_governance": True})),
     )
-    (added,) = set(named) - set(plain)
-    assert named[added]["Properties"]["Release"] == "hyperpod-ray-endpoint-operator"  # type: ignore[index]
-    assert json.loads(named[added]["Properties"]["Values"])["domain"] == "ray.example.com"  # type: ignore[index]
+    assert by_type(governed, plain) == {"TaskGovernance": "AWS::EKS::Addon"}
 
 
 def test_a_closed_network_installs_every_chart_from_its_own_registry(variant: Variant, tmp_path: Path) -> None:

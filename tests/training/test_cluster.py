@@ -116,6 +116,34 @@ def test_up_waits_until_head_and_workers_are_ready(env: Environment, tmp_path: P
     )
 
 
+ONE_CONFLICT = """error: Apply failed with 1 conflict: conflict with "kubectl-edit" using ray.io/v1: .spec.rayVersion
+Please review the fields above--they currently have other managers. Here
+are the ways you can resolve this warning:
+* If you intend to manage all of these fields, please re-run the apply
+  command with the `--force-conflicts` flag.
+See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts"""
+TWO_CONFLICTS = """error: Apply failed with 2 conflicts: conflicts with "argocd" using ray.io/v1:
+- .spec.rayVersion
+- .spec.workerGroupSpecs
+Please review the fields above--they currently have other managers. Here"""
+
+
+@pytest.mark.parametrize(
+    ("said", "owner"),
+    [(ONE_CONFLICT, "`kubectl-edit` owns .spec.rayVersion"), (TWO_CONFLICTS, "`argocd` owns .spec.rayVersion, .spec.worker")],
+)
+def test_a_field_of_another_manager_is_one_sentence(said: str, owner: str, env: Environment, tmp_path: Path) -> None:
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        return (1, said) if words[0] == "apply" else answers([None])(words)
+
+    with pytest.raises(Refused) as refused:
+        cluster.up(Kubectl(env, FakeKubectl(answer)), found(tmp_path), timeout_seconds=60, clock=Time().clock)
+    (problem,) = refused.value.problems
+    assert owner in str(problem)
+    assert "--force-conflicts --field-manager=hyperpod-rl" in str(problem)
+    assert "Please review" not in str(problem)
+
+
 def test_an_old_status_of_a_changed_cluster_is_not_ready(env: Environment) -> None:
     state = cluster.state(Kubectl(env, FakeKubectl(answers([ray_cluster(generation=2, seen=1)]))))
     assert not state.ready

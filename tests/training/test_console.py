@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +115,32 @@ def test_garbage_loses_no_later_step(pieces: list[bytes]) -> None:
     later = step(1234567, {"trainer/global_step": 1234567}, worker="later_entrypoint pid=424242")
     data = b"".join(pieces) + b"\n" + later.encode()
     assert [event.whole for event in parse(data) if isinstance(event, Step) and event.number == 1234567] == [True]
+
+
+NEAR: st.SearchStrategy[str] = st.lists(
+    st.sampled_from([
+        "'a'", "'b'", "'long/name_of-a.metric'", ": ", ":", " : ", ":  ", ",", ", ", ",\n ", " ,", "\n", "'1.0'", "'nan'", "'0.1'",
+        "7", "-0.5", "NaN", "true", "null", "None", "[1, 2]", "{", "'x y'", "'x  y'", "'v1.2'", "''", '"c"', "\\'", "1e5", "'1_0'", "007", "\t",
+        "\r\n",
+        "'d': '0.2500',\n ", "'e': 3,\n ", "'" + "k" * 210 + "': 1,\n ", "'f': " + "9" * 120 + ",\n ", "Step 3: \n", "Infinity", "'inf'",
+        "}", "'}x'",
+    ]),
+    max_size=14,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=800)
+@given(NEAR, st.booleans(), st.booleans())
+def test_what_is_read_at_once_is_what_is_read_line_by_line(inside: str, other: bool, first: bool) -> None:
+    text = line("Step 5: \n{'first': '0.5000',\n " + inside + "'last': 1}")
+    if other:
+        text = text.replace("\n", "\n" + line("busy with '{'", worker="vllm pid=77, ip=10.1.0.9").rstrip("\n") + "\n", 2)
+    quick, slow = Parser(), Parser()
+    quick._numbers = first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Parser, "_block", lambda *_: 0)
+        expected = [*slow.feed(text.encode()), *slow.finish()]
+    assert repr([*quick.feed(text.encode()), *quick.finish()]) == repr(expected)
 
 
 def test_two_workers_that_write_steps_at_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,43 @@ def test_the_trainers_exit_code_is_the_jobs(env: Environment, tmp_path: Path, mo
     prepare(tmp_path, monkeypatch)
     command_env = env.model_copy(update={"training": env.training.model_copy(update={"entrypoint": "bash -c 'exit 7'"})})
     assert start(command_env, tmp_path, []).returncode == 7
+
+
+def test_what_the_trainer_prints_is_kept_beside_the_run(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    loud = env.model_copy(update={"training": env.training.model_copy(update={"entrypoint": "bash -c 'echo out; echo err >&2; exit 3'"})})
+    done = start(loud, tmp_path, [])
+    assert done.returncode == 3
+    assert {"out", "err"} <= set(done.stdout.splitlines())
+    assert {"out", "err"} <= set((tmp_path / "shared/runs/r1/logs/driver-a2.log").read_text().splitlines())
+
+
+def test_a_stop_reaches_the_trainer_and_its_last_words_are_kept(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(tmp_path, monkeypatch)
+    program(tmp_path, "trainer", f'trap "echo stopping; exit 5" TERM; touch {tmp_path}/up; while :; do sleep 0.05; done')
+    command = entrypoint.command(env, run_id="r1", folder=layout.run_folder(env, "r1"), overrides=[])
+    variables = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HYPERPOD_RL_ATTEMPT": "1"}
+    process = subprocess.Popen(command, shell=True, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    limit = time.monotonic() + 30
+    while not (tmp_path / "up").exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)  # as Ray does: the shell and all below it
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert "stopping" in out
+    assert "stopping" in (tmp_path / "shared/runs/r1/logs/driver-a1.log").read_text()
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_the_local_clouds_attempts_are_marked_below_its_folder_alone(
+    mounted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(layout.SHARED_VARIABLE, raising=False)
+    if mounted:
+        monkeypatch.setenv(layout.SHARED_VARIABLE, f"{tmp_path}/a b")
+    local = load("local")
+    local = local.model_copy(update={"training": local.training.model_copy(update={"entrypoint": "trainer"})})
+    done = start(local, tmp_path, ["x=1"])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "arguments").read_text().splitlines() == ["x=1"]
+    assert (tmp_path / "a b/runs/r1/attempts/2").is_file() == mounted

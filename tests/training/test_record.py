@@ -82,8 +82,8 @@ def test_the_record_says_what_the_run_was_and_what_became_of_it(ray: FakeRay, sh
     assert sorted(by_step) == [0, 4, 8, 12, 16]
     assert (by_step[0]["solved"], by_step[0]["mazes"], by_step[0]["source"]) == (28, 64, "eval dump")
     assert by_step[12]["rate"] == 45 / 64
-    assert by_step[12]["results"][3] == {"row": 3, "seed": 3, "solved": True, "stop_reason": "length"}
-    assert by_step[12]["results"][63] == {"row": 63, "seed": 63, "solved": False, "stop_reason": "stop"}
+    assert by_step[12]["results"][3] == {"row": 3, "seed": 3, "solved": True, "stop_reason": "length", "format_rate": 1.0}
+    assert by_step[12]["results"][63] == {"row": 63, "seed": 63, "solved": False, "stop_reason": "stop", "format_rate": 1.0}
     assert by_step[4]["source"] == "log formula"
     assert by_step[4]["results"] == []
 

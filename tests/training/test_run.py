@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 
 import pytest
@@ -128,17 +129,39 @@ def test_the_default_run_id_tells_the_time() -> None:
     assert specify(run_id=run_id).run_id == run_id
 
 
-def test_the_local_entrypoint_is_the_trainer_alone() -> None:
-    entrypoint = specify(load("local")).entrypoint
-    assert entrypoint.startswith("python -m local.trainer --env_variant sft ")
-    assert "bash" not in entrypoint
+def test_the_local_entrypoint_marks_its_attempt_and_runs_the_trainer() -> None:
+    *command, script = shlex.split(specify(load("local")).entrypoint)
+    assert command == ["exec", "bash", "-c"]
+    assert any(line.startswith("python -m local.trainer --env_variant sft ") for line in script.splitlines())
+    assert "prepare" not in script
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("trainer.policy.model.lora.rank=0", "trains an adapter only"),
+        ("trainer.strategy=megatron", "does not do this"),
+        ("generator.n_samples_per_prompt=1000000000", "1 to 4096"),
+        ("trainer.policy.model.lora.rank=100000", "highest rank that vLLM loads"),
+    ],
+)
+def test_what_the_local_trainer_cannot_do_is_refused_before_it_is_submitted(setting: str, word: str) -> None:
+    with pytest.raises(Refused, match=word):
+        specify(load("local"), settings=(setting,))
+
+
+def test_checks_of_a_trainer_that_is_not_here() -> None:
+    local = load("local")
+    env = local.model_copy(update={"training": local.training.model_copy(update={"checks": "no_such_module:check"})})
+    with pytest.raises(Refused, match=r"training\.checks = no_such_module:check: it cannot be imported here"):
+        specify(env)
 
 
 def test_overrides_reach_the_command_line_as_skyrl_reads_them() -> None:
-    import shlex
-
     specification = specify(load("local"))
-    words = [word for word in shlex.split(specification.entrypoint) if "=" in word]
+    script = shlex.split(specification.entrypoint)[-1]
+    (trainer,) = (line for line in script.splitlines() if line.startswith("python -m local.trainer "))
+    words = [word for word in shlex.split(trainer) if "=" in word]
     values, problems = skyrl.parse(words)
     assert not problems
     assert values == dict(specification.overrides)

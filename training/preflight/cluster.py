@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from training.run import Specification
 
 # AWS refuses signatures that are more than 5 minutes off (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html).
 SKEW_ERROR_SECONDS, SKEW_WARNING_SECONDS = 300.0, 30.0
-PROBE_TIMEOUT_SECONDS = 180.0
+PROBE_TIMEOUT_SECONDS, REMOVE_TIMEOUT_SECONDS = 180.0, 20.0
+_TERMINAL: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True)
@@ -114,25 +116,31 @@ def probe(
     Ray puts neither the script's folder nor the working directory on the workers' path, so a missing module would show at the first
     rollout only, after every model is loaded. Raises Unreachable if the job does not end in time; it is deleted either way.
     """
-    import shlex
-
     mount = connection.environment.storage.file_system.mount_path
     script = _PROBE % {"module": module, "mount": mount, "timeout": int(PROBE_TIMEOUT_SECONDS)}
-    name = f"preflight-{specification.run_id}-{secrets.token_hex(4)}"
-    variables = dict(specification.variables)
-    job = connection.call(lambda client: client.submit_job(
-        entrypoint=f"python -c {shlex.quote(script)}", submission_id=name, runtime_env={"env_vars": variables}, metadata={},
-    ))  # fmt: skip
+    # The end is no attempt's (`-a1`), so nobody takes it for a run's.
+    job = f"preflight-{specification.run_id}-x{secrets.token_hex(4)}"
     limit = now() + PROBE_TIMEOUT_SECONDS
     try:
-        while (status := _status(connection, job)) not in ("SUCCEEDED", "FAILED", "STOPPED"):
+        _start(connection, job, f"python -c {shlex.quote(script)}", specification)
+        while (status := _status(connection, job)) not in _TERMINAL:
             if now() > limit:
                 raise Unreachable(f"the check on a worker did not end within {PROBE_TIMEOUT_SECONDS:.0f} s; are all workers busy?")
             sleep(0.3)
         log = str(connection.call(lambda client: client.get_job_logs(job)))
     finally:
-        _remove(connection, job)
+        _remove(connection, job, sleep=sleep, now=now)
     return list(_judged(log, status, module=module, mount=mount))
+
+
+def _start(connection: Connection, job: str, command: str, specification: Specification) -> None:
+    try:
+        connection.call(lambda client: client.submit_job(
+            entrypoint=command, submission_id=job, runtime_env={"env_vars": dict(specification.variables)}, metadata={},
+        ))  # fmt: skip
+    except Answered as error:
+        if "already exists" not in str(error):  # then a first call had arrived whose answer was lost
+            raise
 
 
 def _status(connection: Connection, job: str) -> str:
@@ -140,12 +148,29 @@ def _status(connection: Connection, job: str) -> str:
     return str(getattr(found, "value", found))
 
 
-def _remove(connection: Connection, job: str) -> None:
-    for action in ("stop_job", "delete_job"):
+def _remove(connection: Connection, job: str, *, sleep: Callable[[float], None], now: Callable[[], float]) -> None:
+    """Leave no job behind: Ray deletes one only when it has ended, which takes some seconds after it was asked to stop.
+
+    Ray's own watcher of the job looks once a second and may write its last status once more after that (`_monitor_job` in
+    ray/dashboard/modules/job/job_manager.py), so the job counts as gone when it stays away for longer than that.
+    """
+    limit, stopped, absent = now() + REMOVE_TIMEOUT_SECONDS, False, 0
+    while now() < limit:
         try:
-            connection.call(lambda client, action=action: getattr(client, action)(job))  # type: ignore[misc]
-        except (Answered, Unreachable):
-            continue  # stopped already, or still going down: Ray drops old jobs by itself
+            if _status(connection, job) in _TERMINAL:
+                absent = 0
+                connection.call(lambda client: client.delete_job(job))
+            elif not stopped:
+                stopped = True
+                connection.call(lambda client: client.stop_job(job))
+        except Unreachable:
+            break
+        except Answered as error:
+            absent += "does not exist" in str(error)
+            if absent == 4:
+                return
+        sleep(0.5)
+    connection.note(f"the job {job} may still be there; ray job delete {job} removes it once it has ended")
 
 
 def _judged(log: str, status: str, *, module: str | None, mount: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 from config import base_models
 from config.base_models import BaseModel
 from config.environment import Environment
-from config.problems import Problem, Refused
+from config.problems import Problem, Refused, without_password
 from training.skyrl_keys import Value
 from training.skyrl_rule import Level
 from training.skyrl_settings import Settings
@@ -33,10 +33,9 @@ class Finding:
     def document(self) -> dict[str, Any]:
         """For programs."""
         said = self.problem
-        return {
-            "rule": self.name, "level": self.level, "inferred": self.inferred, "field": said.field, "value": said.value,
-            "problem": said.rule, "fix": said.fix, "message": str(said),
-        }  # fmt: skip
+        parts = {"field": said.field, "value": said.value, "problem": said.rule, "fix": said.fix}
+        shown = {name: without_password(text) for name, text in parts.items()}
+        return {"rule": self.name, "level": self.level, "inferred": self.inferred, **shown, "message": str(said)}
 
 
 @dataclass(frozen=True)
@@ -116,5 +115,5 @@ class Report:
             "passed": not self.errors,
             "findings": [found.document() for found in self.findings],
             "arithmetic": dict(self.arithmetic),
-            "checked": list(self.checked),
+            "checked": [without_password(what) for what in self.checked],
         }

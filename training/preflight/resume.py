@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from config.problems import Problem, Refused
 from training import layout
+from training.checkpoints import MARKER, marked, step_folders
 from training.preflight.findings import Finding, Rule, Subject
 from training.skyrl_keys import Value
 from training.skyrl_settings import PLACE, with_defaults
 
-MARKER: Final = "latest_ckpt_global_step.txt"
 _LORA: Final = "trainer.policy.model.lora."
 # What a checkpoint depends on, and why.
 FIXED: Final[Mapping[str, str]] = {
@@ -85,43 +85,32 @@ def folder(subject: Subject) -> Path | None:
     return path if path is not None and path.is_dir() and resumes(subject) else None
 
 
-def _steps(path: Path) -> list[int]:
-    return sorted(int(match[1]) for child in path.iterdir() if (match := re.fullmatch(r"global_step_(\d+)", child.name)))
-
-
-def _marked(path: Path) -> int | None:
-    try:
-        return int((path / MARKER).read_text().strip())
-    except (OSError, ValueError):
-        return None
-
-
 def marker_agrees(subject: Subject) -> Iterator[Problem]:
     """SkyRL refuses a marker more than `ckpt_interval` behind the newest folder, and without one it starts at step 0, silently."""
     path = folder(subject)
     if path is None or subject.settings["trainer.resume_mode"] != "latest":
         return
-    steps, marked = _steps(path), _marked(path)
+    steps, mark = [step for step, _ in step_folders(path)], marked(path)
     interval = int(subject.settings["trainer.ckpt_interval"])
-    if marked is None:
+    if mark is None:
         if len(steps) > 1:
             yield Problem(
                 str(path / MARKER), "", f"it is missing or unreadable beside {len(steps)} checkpoints, so training would start at step 0",
                 f"write the step to go on from into it, for example {steps[-1]}",
             )  # fmt: skip
-    elif marked not in steps:
-        yield Problem(str(path / MARKER), str(marked), "there is no such checkpoint", f"there are {', '.join(map(str, steps)) or 'none'}")
-    elif steps[-1] - marked > interval > 0:
+    elif mark not in steps:
+        yield Problem(str(path / MARKER), str(mark), "there is no such checkpoint", f"there are {', '.join(map(str, steps)) or 'none'}")
+    elif steps[-1] - mark > interval > 0:
         yield Problem(
-            str(path / MARKER), str(marked), f"the newest checkpoint is global_step_{steps[-1]}, more than ckpt_interval={interval} ahead",
+            str(path / MARKER), str(mark), f"the newest checkpoint is global_step_{steps[-1]}, more than ckpt_interval={interval} ahead",
             "remove the newer folders, or write the step to go on from into it",
         )  # fmt: skip
 
 
 def _newest(subject: Subject) -> Path | None:
     path = folder(subject)
-    marked = _marked(path) if path is not None else None
-    return path / f"global_step_{marked}" / "policy" if path is not None and marked is not None else None
+    mark = marked(path) if path is not None else None
+    return path / f"global_step_{mark}" / "policy" if path is not None and mark is not None else None
 
 
 def world_size_stays(subject: Subject) -> Iterator[Problem]:
@@ -171,8 +160,8 @@ def steps_remain(subject: Subject) -> Iterator[Problem]:
     from training.preflight.disk import steps
 
     path = folder(subject)
-    marked, total = (_marked(path) if path is not None else None), steps(subject)[1]
-    if marked is not None and marked >= total:
+    mark, total = (marked(path) if path is not None else None), steps(subject)[1]
+    if mark is not None and mark >= total:
         yield Problem("trainer.epochs", str(subject.settings["trainer.epochs"]), f"the run has made all of its {total} steps", "raise it")
 
 

@@ -44,22 +44,28 @@ class Response:
 
 def _operations() -> Mapping[str, Mapping[str, Operation]]:
     """Signing name -> operation -> what answers it. Imported late: only the daemon needs them."""
-    from local.cloud.services import ec2, fsx, observability, pod_identity, pricing, quotas, sagemaker
+    from local.cloud.services import addons, ec2, fsx, identity_center, observability, pod_identity, pricing, quotas, removing, sagemaker
 
     return {
-        "sagemaker": sagemaker.OPERATIONS,
-        "fsx": fsx.OPERATIONS,
-        "aps": observability.PROMETHEUS,
-        "grafana": observability.GRAFANA,
+        "sagemaker": {**sagemaker.OPERATIONS, **removing.SAGEMAKER},
+        "fsx": {**fsx.OPERATIONS, **removing.FSX},
+        "aps": {**observability.PROMETHEUS, **removing.PROMETHEUS},
+        "grafana": {**observability.GRAFANA, **removing.GRAFANA},
         "servicequotas": quotas.OPERATIONS,
         "pricing": pricing.OPERATIONS,
         "eks-auth": pod_identity.OPERATIONS,
         "ec2": ec2.OPERATIONS,
+        "eks": {**addons.OPERATIONS, **removing.EKS_OPERATIONS},
+        "sso": identity_center.OPERATIONS,
     }
 
 
+# Of these ministack answers everything else.
+_SHARED = frozenset({"ec2", "eks"})
+
+
 # botocore's name of a service where it differs from the name in the signature.
-_MODELS = {"aps": "amp", "servicequotas": "service-quotas"}
+_MODELS = {"aps": "amp", "servicequotas": "service-quotas", "sso": "sso-admin"}
 _SCOPE = re.compile(r"Credential=([^/]+)/\d+/[^/]*/([^/]+)/aws4_request")
 
 
@@ -76,10 +82,10 @@ def access_key_of(headers: Mapping[str, str]) -> str:
 
 
 def answers(request: Request) -> bool:
-    """Whether the request is for a service of ours (of EC2 only the operations that ministack lacks)."""
+    """Whether the request is for a service of ours (of EC2 and EKS only the operations that ministack lacks)."""
     service = service_of(request.headers)
-    if service == "ec2":
-        return _query_parameters(request).get("Action") in _operations()["ec2"]
+    if service in _SHARED:
+        return _name(service, request) in _operations()[service]
     # An unsigned call of the Pod Identity credentials service: the token in its body is what identifies the caller.
     return service in _operations() or request.path.endswith("/assume-role-for-pod-identity")
 
@@ -100,6 +106,14 @@ def handle(cloud: Cloud, request: Request) -> Response:
         return Response(200, answer["xml"], "text/xml")
     protocol = "application/x-amz-json-1.1" if "x-amz-target" in request.headers else "application/json"
     return Response(200, json.dumps(answer, default=_encode).encode(), protocol)
+
+
+def operation(service: str, request: Request) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of a call of ours; an empty name where it cannot be understood, which `handle` then says."""
+    try:
+        return _parse(service, request)
+    except (ServiceError, KeyError):
+        return "", {}
 
 
 def _encode(value: object) -> Any:
@@ -132,6 +146,14 @@ def _parse(service: str, request: Request) -> tuple[str, dict[str, Any]]:
 def _query_parameters(request: Request) -> dict[str, Any]:
     text = request.body.decode("utf-8", "replace") or request.query
     return {k: v[0] for k, v in urllib.parse.parse_qs(text, keep_blank_values=True).items()}
+
+
+def _name(service: str, request: Request) -> str | None:
+    """Which operation a request of a shared service is."""
+    if service == "ec2":
+        return str(_query_parameters(request).get("Action"))
+    found = (name for method, pattern, name in _routes(service) if method == request.method and pattern.fullmatch(request.path))
+    return next(found, None)
 
 
 @cache

@@ -48,13 +48,13 @@ def _grafana_workspace(cloud: Cloud, given: dict[str, Any]) -> Resource:
 
 
 def _grafana(resource: Resource) -> Answer:
-    p, a = resource.properties, resource.attributes
+    p = resource.properties
     return {
         "id": resource.id,
         "name": p.get("Name", ""),
         "description": p.get("Description", ""),
         "status": "ACTIVE",
-        "endpoint": a["Endpoint"],
+        "endpoint": resource.attributes["Endpoint"],
         "grafanaVersion": p.get("GrafanaVersion", "10.4"),
         "accountAccessType": p.get("AccountAccessType"),
         "permissionType": p.get("PermissionType"),
@@ -121,8 +121,10 @@ def _create_token(cloud: Cloud, given: dict[str, Any]) -> Answer:
     resource = _grafana_workspace(cloud, given)
     account = _account(resource, given)
     identifier = str(len(account["tokens"]) + 1)
-    account["tokens"][identifier] = {"id": identifier, "name": given.get("name"), "expires": time.time() + int(given["secondsToLive"])}
-    made = {"id": identifier, "name": given.get("name"), "key": f"glsa_{drawn('alnum', 32)}"}
+    key = f"glsa_{drawn('alnum', 32)}"
+    expires = time.time() + int(given["secondsToLive"])
+    account["tokens"][identifier] = {"id": identifier, "name": given.get("name"), "expires": expires, "key": key}
+    made = {"id": identifier, "name": given.get("name"), "key": key}
     return {"serviceAccountId": account["id"], "workspaceId": resource.id, "serviceAccountToken": made}
 
 

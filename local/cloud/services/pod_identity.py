@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from datetime import UTC, datetime
 from typing import Any
 
-from local.cloud import accounts
+from local.cloud import REGION, accounts, iam
 from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud
 
@@ -56,39 +57,59 @@ def _assumed(cloud: Cloud, given: dict[str, Any], cluster: str, namespace: str, 
         found = eks.list_pod_identity_associations(clusterName=cluster, namespace=namespace, serviceAccount=account)
     except eks.exceptions.ResourceNotFoundException as error:
         raise ServiceError("ResourceNotFoundException", f"No cluster found for name: {cluster}.", 404) from error
-    if not found["associations"]:
+    if found["associations"]:
+        identifier = found["associations"][0]["associationId"]
+        association = eks.describe_pod_identity_association(clusterName=cluster, associationId=identifier)["association"]
+    else:
+        association = of_addon(cloud, cluster, account)
+    if association is None:
         message = f"No Pod Identity association for service account {account} in namespace {namespace} of cluster {cluster}."
         raise ServiceError("ResourceNotFoundException", message, 404)
-    identifier = found["associations"][0]["associationId"]
-    association = eks.describe_pod_identity_association(clusterName=cluster, associationId=identifier)["association"]
-    _check_trust(cloud, str(association["roleArn"]))
-    session = f"eks-{cluster}-{account}"[:64]
-    assumed = cloud.client("sts").assume_role(RoleArn=association["roleArn"], RoleSessionName=session)
-    credentials = assumed["Credentials"]
+    _check_trust(cloud, str(association["roleArn"]), cluster)
+    arn = f"arn:aws:eks:{REGION}:{accounts.current()}:cluster/{cluster}"
+    # https://docs.aws.amazon.com/eks/latest/userguide/pod-id-abac.html
+    tags = {"eks-cluster-arn": arn, "eks-cluster-name": cluster, "kubernetes-namespace": namespace, "kubernetes-service-account": account}
+    credentials = iam.session(str(association["roleArn"]), f"eks-{cluster}-{account}"[:64], tags)
     return {
         "subject": {"namespace": namespace, "serviceAccount": account},
         "audience": "pods.eks.amazonaws.com",
-        "podIdentityAssociation": {"associationArn": association["associationArn"], "associationId": identifier},
-        "assumedRoleUser": {"arn": assumed["AssumedRoleUser"]["Arn"], "assumeRoleId": assumed["AssumedRoleUser"]["AssumedRoleId"]},
+        "podIdentityAssociation": {"associationArn": association["associationArn"], "associationId": association["associationId"]},
+        "assumedRoleUser": {"arn": credentials["Arn"], "assumeRoleId": credentials["AccessKeyId"]},
         "credentials": {
             "accessKeyId": credentials["AccessKeyId"],
             "secretAccessKey": credentials["SecretAccessKey"],
             "sessionToken": credentials["SessionToken"],
-            "expiration": credentials["Expiration"],
+            "expiration": datetime.fromtimestamp(credentials["Expiration"], UTC),
         },
     }
 
 
-def _check_trust(cloud: Cloud, role: str) -> None:
+def of_addon(cloud: Cloud, cluster: str, service_account: str) -> dict[str, Any] | None:
+    """The association that an add-on owns: it names a service account of the add-on's own namespace."""
+    for resource in cloud.store.where("AWS::EKS::Addon", ClusterName=cluster):
+        for owned in resource.properties.get("PodIdentityAssociations") or ():
+            if owned.get("ServiceAccount") == service_account:
+                name = f"a-{resource.properties['AddonName']}"
+                arn = f"arn:aws:eks:{REGION}:{accounts.current()}:podidentityassociation/{cluster}/{name}"
+                return {"roleArn": owned["RoleArn"], "associationArn": arn, "associationId": name}
+    return None
+
+
+def _check_trust(cloud: Cloud, role: str, cluster: str) -> None:
     """The role must let EKS assume it and tag the session: https://docs.aws.amazon.com/eks/latest/userguide/pod-id-role.html"""
-    iam = cloud.client("iam")
+    client = cloud.client("iam")
     try:
-        trust = iam.get_role(RoleName=role.rsplit("/", 1)[-1])["Role"]["AssumeRolePolicyDocument"]
-    except iam.exceptions.NoSuchEntityException:
+        trust = client.get_role(RoleName=role.rsplit("/", 1)[-1])["Role"]["AssumeRolePolicyDocument"]
+    except client.exceptions.NoSuchEntityException:
         trust = {}
+    keys = {
+        "aws:sourceaccount": accounts.current(),
+        "aws:sourcearn": f"arn:aws:eks:{REGION}:{accounts.current()}:cluster/{cluster}",
+    }
     allowed: set[str] = set()
     for statement in trust.get("Statement", []):
-        if statement.get("Effect") == "Allow" and "pods.eks.amazonaws.com" in json.dumps(statement.get("Principal", {})):
+        named = "pods.eks.amazonaws.com" in json.dumps(statement.get("Principal", {}))
+        if statement.get("Effect") == "Allow" and named and iam.conditions_met(statement.get("Condition") or {}, keys):
             actions = statement.get("Action", [])
             allowed |= {actions} if isinstance(actions, str) else set(actions)
     if not {"sts:AssumeRole", "sts:TagSession"} <= allowed:

@@ -141,9 +141,9 @@ def get(name: str, attribute: str) -> Template:
     return {"Fn::GetAtt": [name, attribute]}
 
 
-def role(principal: str, *, policy: bool = True) -> Template:
+def role(principal: str, *, policy: bool = True, actions: tuple[str, ...] = ("ec2:DescribeSubnets",)) -> Template:
     trust = {"Statement": [{"Effect": "Allow", "Principal": {"Service": principal}, "Action": ["sts:AssumeRole", "sts:TagSession"]}]}
-    allowed = {"Statement": [{"Effect": "Allow", "Action": "ec2:DescribeSubnets", "Resource": "*"}]}
+    allowed = {"Statement": [{"Effect": "Allow", "Action": list(actions), "Resource": "*"}]}
     policies = {"Policies": [{"PolicyName": "p", "PolicyDocument": allowed}]} if policy else {}
     return resource("AWS::IAM::Role", AssumeRolePolicyDocument=trust, **policies)
 

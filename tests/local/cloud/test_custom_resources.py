@@ -97,6 +97,7 @@ def test_a_waiter_that_fails_to_be_called_again_is_not_taken_for_dead(account: A
             DefinitionString={"Fn::Sub": [json.dumps(machine), {"F": get("Waits", "Arn")}]},
         ),
     }
+    template["Role"] = role("lambda.amazonaws.com", actions=("states:StartExecution", "lambda:InvokeFunction"))
     template["Function"]["Properties"]["Environment"] = {"Variables": {"MACHINE": name}}
     template["Mine"]["DependsOn"] = ["Machine"]
     begun = time.monotonic()

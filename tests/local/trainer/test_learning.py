@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from local.trainer import grpo
-from local.trainer.maze import maze
 from local.trainer.optimizer import Adam
 from local.trainer.policy import (
     SHAPES,
@@ -19,6 +18,7 @@ from local.trainer.policy import (
     observe,
 )
 from local.trainer.rollout import Plan, Rollout, Task, in_process, parse_action, split, utterance
+from training.maze import maze
 
 LORA = Lora(4, 8)
 

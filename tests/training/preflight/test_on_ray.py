@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from config.problems import Unreachable
 from tests.training.preflight.test_rules import environment, specification
 from tests.training.ray_endpoint import real_ray
 from training import connection, jobs
@@ -29,4 +30,8 @@ def test_a_real_dashboard_and_a_real_worker(monkeypatch: pytest.MonkeyPatch) -> 
         assert {finding.name for finding in present} == {"worker-writes-shared"}, present
         missing = cluster.probe(way, specification(), module="examples_of_nobody")
         assert {finding.name for finding in missing} == {"worker-imports-the-code", "worker-writes-shared"}, missing
+        monkeypatch.setattr(cluster, "PROBE_TIMEOUT_SECONDS", 0.0)  # given up while it runs
+        with pytest.raises(Unreachable, match="busy"):
+            cluster.probe(way, specification(), module="json")
         assert jobs.runs(way) == {}
+        assert [job.submission_id for job in way.call(lambda client: client.list_jobs())] == []

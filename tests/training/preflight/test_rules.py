@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -85,6 +86,14 @@ def _marked_nowhere(shared: Path) -> None:
     checkpoint(shared, 10, marker=30)
 
 
+def _spelt_otherwise(shared: Path) -> None:
+    """Copies and links that somebody made are no checkpoints: SkyRL would not count them."""
+    policy = checkpoint(shared, 20)
+    (policy.parents[1] / "global_step_090").mkdir()
+    (policy.parents[1] / "global_step_95").symlink_to(policy.parents[0])
+    (policy.parents[1] / "global_step_99").touch()
+
+
 def _far_behind(shared: Path) -> None:
     checkpoint(shared, 10)
     checkpoint(shared, 40, marker=10)
@@ -129,6 +138,7 @@ EXAMPLES: dict[str, list[tuple[Case, Case]]] = {
         (((), {}, _whole), ((), {}, _unmarked)),
         (((), {}, _nothing), ((), {}, _marked_nowhere)),
         (((f"trainer.ckpt_interval={40}",), {}, _far_behind), ((), {}, _far_behind)),
+        (((), {}, _spelt_otherwise), ((), {}, _marked_nowhere)),
     ],
     "resume-keeps-world-size": [(((), {}, _whole), ((), {}, lambda shared: checkpoint(shared, 10, world=4)))],
     "resume-keeps-adapter": [
@@ -268,6 +278,8 @@ class Dashboard(FakeRay):
         return Answer({"result": True, "data": {"result": {"result": nodes}}})
 
     def get_job_status(self, job_id: str) -> str:
+        if job_id in self.deleted:
+            raise RuntimeError(f"Request failed with status code 404: Job {job_id} does not exist.")
         return self.status
 
     def get_job_logs(self, job_id: str) -> str:
@@ -336,10 +348,76 @@ def test_worker_rule(name: str | None, log: str) -> None:
 def test_a_worker_that_never_answers_is_given_up_and_cleared_away() -> None:
     dashboard = Dashboard()
     dashboard.status = "PENDING"
-    times = iter(range(0, 10_000, 100))
+    seconds = itertools.count(0.0, 3.0)
+
+    def stop(job_id: str) -> bool:
+        dashboard.status = "STOPPED"
+        return True
+
+    dashboard.stop_job = stop  # type: ignore[method-assign]
     with pytest.raises(Unreachable, match="busy"):
-        cluster.probe(connection(dashboard), specification(), module=None, sleep=lambda _: None, now=lambda: float(next(times)))
+        cluster.probe(connection(dashboard), specification(), module=None, sleep=lambda _: None, now=lambda: next(seconds))
     assert len(dashboard.deleted) == 1
+
+
+class Slow(Dashboard):
+    """As Ray is: a job that was asked to stop goes on for a while, and one that goes on is not deleted."""
+
+    asked, once_more = 0, True
+
+    def submit_job(self, **given: Any) -> str:
+        name = super().submit_job(**given)
+        raise ConnectionError(f"the answer of {name} was lost")
+
+    def get_job_status(self, job_id: str) -> str:
+        self.asked += 1
+        if job_id not in self.jobs:
+            raise RuntimeError(f"Request failed with status code 404: Job {job_id} does not exist.")
+        return "STOPPED" if "stop" in self.calls and self.asked > 6 else "RUNNING"
+
+    def stop_job(self, job_id: str) -> bool:
+        self.calls.append("stop")
+        return True
+
+    def delete_job(self, job_id: str) -> bool:
+        if self.get_job_status(job_id) == "RUNNING":
+            raise RuntimeError("Request failed with status code 500: the job is not in a terminal state")
+        if self.once_more:  # its watcher writes the last status after the deletion
+            self.once_more = False
+        else:
+            del self.jobs[job_id]
+        return True
+
+
+@pytest.mark.parametrize("at", ["asking", "waiting"])
+def test_no_job_of_a_check_stays_behind(at: str) -> None:
+    dashboard = Slow()
+    notes: list[str] = []
+    way = connection(dashboard)
+    way.note = notes.append
+
+    def interrupted(seconds: float) -> None:
+        if "stop" not in dashboard.calls:
+            raise KeyboardInterrupt
+
+    times = iter(range(0, 10_000, 100 if at == "waiting" else 1))
+    with pytest.raises((KeyboardInterrupt, Unreachable)):
+        cluster.probe(
+            way, specification(), module=None, sleep=interrupted if at == "asking" else lambda _: None, now=lambda: float(next(times))
+        )
+    if at == "asking":
+        assert (dashboard.jobs, notes) == ({}, [])
+    else:  # it would not go in time: then its name and the command are told
+        (name,) = dashboard.jobs
+        assert notes == [f"the job {name} may still be there; ray job delete {name} removes it once it has ended"]
+
+
+def test_the_job_of_a_check_is_no_run() -> None:
+    dashboard = Dashboard()
+    dashboard.log = 'PREFLIGHT {"module": true, "mount": true}\n'
+    for _ in range(20):  # a random end that reads like an attempt's number would show up
+        cluster.probe(connection(dashboard), specification(), module=None, sleep=lambda _: None)
+    assert jobs.runs(connection(dashboard)) == {}
 
 
 @pytest.mark.parametrize(

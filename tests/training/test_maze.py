@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local.trainer.maze import HELD_OUT, SIDE, STOP, Maze, held_out_layouts, maze, oracle_bound, training_maze
 from local.trainer.policy import observe, pool
+from training.maze import HELD_OUT, SIDE, STOP, Maze, held_out_layouts, maze, oracle_bound, training_maze
 
 seeds = st.integers(min_value=0, max_value=2**63)
 few = settings(max_examples=25, deadline=None)

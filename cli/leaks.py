@@ -1,0 +1,91 @@
+"""`hyperpod-rl leaks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.session import Session, common
+
+if TYPE_CHECKING:
+    from operations.leaks.leak import Found, Leak
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl --env mine leaks
+  hyperpod-rl --env mine leaks --delete --dry-run
+  hyperpod-rl --env mine leaks --json | jq -r '.leaks[].commands[]'
+
+\b
+Exit codes: 0 nothing is left (or everything went), 1 something is left, 3 something could not be looked at."""
+)
+@click.option("--delete", "deleting", is_flag=True, help="Remove what was found, after showing it. Asks first on a terminal.")
+@click.option("--kept", is_flag=True, help="With --delete: also the data that storage.removal keeps on purpose.")
+@click.option("--yes", is_flag=True, help="With --delete: do not ask.")
+@click.option("--dry-run", is_flag=True, help="With --delete: show what would be run, and run nothing.")
+@common
+def leaks(session: Session, deleting: bool, kept: bool, yes: bool, dry_run: bool) -> int:
+    """List what this environment left in the account, and what removes it.
+
+    By tag, name and VPC: everything that the stacks, the controllers of the cluster, SageMaker and GuardDuty can have made and that no
+    stack owns any more. Nothing of another environment or of anybody else. Read-only without --delete.
+    """
+    from config.problems import Unreachable
+    from operations.aws import Aws, Unanswered
+    from operations.leaks.scan import scan
+    from training import deployed
+
+    if (kept or yes or dry_run) and not deleting:
+        raise click.UsageError("--kept, --yes and --dry-run say how to --delete")
+    env = session.environment()
+    session.note(f"looking for what environment {env.name} left in {env.region}")
+    try:
+        aws = Aws(env)
+        deployed.check_account(env, str(aws.call("sts", "get_caller_identity")["Account"]))
+        found = scan(env, aws)
+    except Unanswered as error:
+        raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
+    chosen = [leak for leak in found.leaks if kept or not leak.kept]
+    if not deleting or dry_run or not chosen:
+        _tell(session, found, chosen if deleting else [])
+        return _code(found, [leak for leak in found.leaks if not leak.kept])
+    if not session.json:
+        _tell(session, found, [])
+    if session.terminal and not yes and not click.confirm(f"remove {len(chosen)}?", default=False, err=True):
+        return _code(found, chosen)
+    from operations.leaks.remove import remove
+
+    left = remove(chosen, note=session.note)
+    document = _document(found) | {"removed": [leak.id for leak in chosen if leak not in left], "left": _left(left)}
+    session.result(
+        document, f"removed {len(chosen) - len(left)} of {len(chosen)}", *(f"left: {leak.id}: {said}" for leak, said in left.items())
+    )
+    return _code(found, list(left))
+
+
+def _code(found: Found, left: list[Leak]) -> int:
+    return 3 if found.unseen else 1 if left else 0
+
+
+def _left(left: dict[Leak, str]) -> list[dict[str, Any]]:
+    return [{"id": leak.id, "said": said} for leak, said in left.items()]
+
+
+def _document(found: Found) -> dict[str, Any]:
+    return {
+        "leaks": [leak.document() for leak in found.leaks if not leak.kept],
+        "kept": [leak.document() for leak in found.leaks if leak.kept],
+        "not_looked_at": list(found.unseen),
+    }
+
+
+def _tell(session: Session, found: Found, chosen: list[Leak]) -> None:
+    lost, kept = [leak for leak in found.leaks if not leak.kept], [leak for leak in found.leaks if leak.kept]
+    lines = [line for leak in (*lost, *kept) for line in (leak.sentence, *(f"  $ {command}" for command in leak.commands))]
+    lines += [f"not looked at: {text}" for text in found.unseen]
+    summary = f"{len(lost)} left" + (f", and {len(kept)} kept on purpose" if kept else "")
+    would = [f"would remove {len(chosen)} of them"] if chosen else []
+    session.result(_document(found), *lines, summary if found.leaks else "nothing is left", *would)

@@ -1,0 +1,44 @@
+"""`hyperpod-rl status` without a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.session import Session, table
+
+if TYPE_CHECKING:
+    from config.environment import Environment
+    from operations.status import Part
+
+RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
+
+
+def show(session: Session, address: str | None) -> int:
+    """Everything at once; what does not answer says so."""
+    from config.problems import Unreachable
+    from operations.aws import Aws, Unanswered
+    from operations.status import overview
+    from training.kubernetes import Kubectl
+
+    env = session.environment()
+    try:
+        aws = Aws(env)
+    except Unanswered as error:
+        raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
+    seen = overview(env, aws=aws, kubectl=Kubectl(env), runs=lambda: _runs(session, env, address))
+    session.result({"environment": env.name, **seen.document()}, *seen.lines())
+    return 0
+
+
+def _runs(session: Session, env: Environment, address: str | None) -> Part:
+    from operations.status import Part
+    from training import jobs
+
+    with jobs.connect(env, address=address, note=session.note) as connection:
+        known = jobs.runs(connection)
+    attempts = [its[-1] for its in known.values()]
+    rows = []
+    for attempt in attempts:
+        document = attempt.document()
+        rows.append((attempt.run_id, attempt.status, str(attempt.number), document["started"] or "-", document["ended"] or "-"))
+    return Part(table(rows, RUN_HEADERS) if rows else ["no runs"], [attempt.document() for attempt in attempts])

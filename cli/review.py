@@ -1,0 +1,112 @@
+"""`hyperpod-rl review`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.session import Session, common
+
+if TYPE_CHECKING:
+    from operations.review.compare import Review
+    from operations.review.sides import Side
+
+FAILED = 1
+STYLES = {"title": "bold", "risk": "bold red", "accepted": "yellow", "added": "green", "removed": "red", "changed": "yellow", "plain": ""}
+
+
+@click.command(
+    epilog="""\b
+Example:
+  hyperpod-rl review
+  hyperpod-rl --env production review --base origin/main --pull-request-text body.md
+  hyperpod-rl review --base v1.2 --markdown > review.md
+  hyperpod-rl review --json | jq '.risks[] | select(.accepted | not) | .id'
+
+\b
+A line of the pull request's text accepts risks by their names:
+  Accept: replace:Data/FileSystem, cost:+30%
+Exit codes: 0 nothing needs a word or all is accepted, 1 a risk that no line accepts, 2 the input was refused."""
+)
+@click.option("--base", metavar="REV", help="Revision to compare with. Default: where this branch left the main one.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for a comment.")
+@click.option("--max-cost-increase", "percent", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="PERCENT",
+              help="How much more an hour may cost without a word.")  # fmt: skip
+@click.option("--pull-request-text", "text_file", metavar="FILE", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
+              help="The pull request's text, whose `Accept:` lines accept risks; - is standard input.")  # fmt: skip
+@click.option("--live", is_flag=True, help="With credentials: also drift, and a change set of each stack, which is shown and deleted.")
+@common
+def review(session: Session, base: str | None, markdown: bool, percent: float, text_file: Path | None, live: bool) -> int:
+    """Show what a change does to an environment, before it is deployed.
+
+    Synthesizes the base and this checkout, without an account: what is added, changed, removed and replaced in each stack, wider
+    access, Kubernetes objects, SkyRL overrides, versions, cost, and what each change does to a running job.
+    """
+    from config.problems import Problem, Refused
+    from operations.review import synthesis
+    from operations.review.compare import compare
+
+    if markdown and session.json:
+        raise Refused(Problem("--markdown", "", "it does not go with --json", "leave one out"))
+    text = _text(text_file)
+    older = synthesis.commit(base) if base is not None else synthesis.default_base()
+    with tempfile.TemporaryDirectory(prefix="hyperpod-rl-review-") as folder:
+        assembly = Path(folder) / "head.out"
+        client = _cloudformation(session) if live else None  # refused before anything is synthesized
+        session.note(f"synthesizing {session.environment_name} at {older[:10]} and in this checkout")
+        one, two, remarks = synthesis.sides(session.environment_name, older, keep=assembly)
+        found = compare(session.environment_name, one, two, percent=percent, text=text, remarks=remarks)
+        if client is not None:
+            found = _live(session, found, two, client, assembly, text)
+    _say(session, found, markdown=markdown)
+    return FAILED if found.open_risks else 0
+
+
+def _cloudformation(session: Session) -> Any:
+    from training import deployed
+
+    env = session.environment()
+    aws = deployed.session(env)
+    with deployed.reaching("AWS"):
+        deployed.check_account(env, str(deployed.client(env, "sts", aws).get_caller_identity()["Account"]))
+        return deployed.client(env, "cloudformation", aws)
+
+
+def _live(session: Session, found: Review, head: Side, client: Any, assembly: Path, text: str) -> Review:
+    from operations.review import live
+    from training import deployed
+
+    session.note("asking CloudFormation for drift and change sets")
+    with deployed.reaching("CloudFormation"):
+        return live.look(found, head, client, prepare=lambda stacks: live.prepare(assembly, stacks), text=text)
+
+
+def _text(file: Path | None) -> str:
+    from config.problems import Problem, Refused
+
+    if file is None:
+        return ""
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Refused(Problem("--pull-request-text", str(file), f"it cannot be read ({error.strerror})", "name a file")) from None
+
+
+def _say(session: Session, found: Review, *, markdown: bool) -> None:
+    from operations.review import show
+
+    if session.json:
+        session.result(show.document(found))
+    elif markdown:
+        session.result({}, show.markdown(found).rstrip("\n"))
+    else:
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        for style, line in show.lines(found):
+            console.print(Text(line, style=STYLES[style]))

@@ -1,0 +1,1 @@
+"""Doctor: everything outside this repository that a deployment needs, looked at and never changed."""

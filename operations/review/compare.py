@@ -1,0 +1,124 @@
+"""Two sides of one environment beside each other: everything that differs, what it does to a running job, what needs a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from operations import cost, footprint
+from operations.cost import Bill
+from operations.review import access, effects, kubernetes, resources, risks, rules, settings
+from operations.review.access import Widening
+from operations.review.effects import Effect
+from operations.review.kubernetes import ObjectChange
+from operations.review.resources import StackChange
+from operations.review.risks import Risk
+from operations.review.settings import Settings
+from operations.review.sides import Side
+
+COST_PERCENT = 10.0
+NO_BILL = Bill(())
+
+
+@dataclass(frozen=True)
+class EffectLine:
+    """What one change does to a running job, worst first in a list."""
+
+    what: str
+    effect: Effect
+    note: str
+
+
+@dataclass(frozen=True)
+class Review:
+    """The whole of it. `existed`: the base has this environment, `exists`: the head has it."""
+
+    environment: str
+    base: str
+    head: str
+    existed: bool = True
+    exists: bool = True
+    stacks: tuple[StackChange, ...] = ()
+    objects: tuple[ObjectChange, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    access: tuple[Widening, ...] = ()
+    effects: tuple[EffectLine, ...] = ()
+    before: Bill = NO_BILL
+    after: Bill = NO_BILL
+    risks: tuple[Risk, ...] = ()
+    remarks: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything differs that a cluster, a run or a bill would notice."""
+        settings = self.settings
+        return bool(self.stacks or self.objects or settings.environment or settings.overrides or settings.versions)
+
+    @property
+    def worst(self) -> Effect:
+        """The worst that happens to a running job."""
+        return max((line.effect for line in self.effects), default=Effect.NOTHING)
+
+    @property
+    def open_risks(self) -> tuple[Risk, ...]:
+        """Risks that nobody has accepted: the review fails."""
+        return tuple(risk for risk in self.risks if not risk.accepted)
+
+
+def compare(
+    environment: str, base: Side, head: Side, *, percent: float = COST_PERCENT, text: str = "", remarks: tuple[str, ...] = ()
+) -> Review:
+    """Review head against base. `percent` is how much more it may cost without a word, `text` the pull request's."""
+    stacks = resources.changes(base, head)
+    objects = kubernetes.changes(base, head)
+    before, after = (cost.bill(footprint.of_templates(side.templates)) for side in (base, head))
+    existed, exists = bool(base.stacks), bool(head.stacks)
+    # Under another name, in another account or region nothing is changed: everything is made beside the old, which stays.
+    both = bool({(stack.stack_name, stack.place) for stack in base.stacks} & {(stack.stack_name, stack.place) for stack in head.stacks})
+    if existed and exists and not both:
+        objects, remarks = (), (*remarks, "every stack is a new one: the environment moves, and nothing of the old one is compared")
+    opened = _widened(base, head) if both else ()
+    found = risks.risks(stacks, opened, before, after, percent=percent) if existed else []
+    return Review(
+        environment=environment, base=base.revision, head=head.revision, existed=existed, exists=exists, stacks=stacks, objects=objects,
+        settings=settings.changes(base, head) if existed and exists else Settings(), access=opened,
+        effects=_effects(base, head, stacks, objects, compared=both) if existed else (), before=before, after=after,
+        risks=tuple(risks.accepted(found, text)), remarks=remarks,
+    )  # fmt: skip
+
+
+def _widened(base: Side, head: Side) -> tuple[Widening, ...]:
+    found = {each.subject: list(each.sentences) for each in access.widenings(base, head)}
+    for subject, sentence in (*kubernetes.widened(base, head), *settings.widened(base, head)):
+        found.setdefault(subject.replace(" ", ":"), []).append(sentence)
+    return tuple(Widening(subject, tuple(sentences)) for subject, sentences in found.items())
+
+
+def _effects(
+    base: Side, head: Side, stacks: tuple[StackChange, ...], objects: tuple[ObjectChange, ...], *, compared: bool
+) -> tuple[EffectLine, ...]:
+    lines = []
+    for stack in stacks:
+        if stack.action == "removed":
+            lines.append(EffectLine(stack.name, Effect.NOTHING, "the stack stays as it is until somebody destroys it"))
+            continue
+        for change in stack.resources:
+            effect, note = effects.of_resource(change)
+            if effect or note:
+                lines.append(EffectLine(change.id, effect, "; ".join(part for part in (note, change.refusal) if part)))
+    for changed in objects:
+        effect, note = effects.of_object(changed)
+        if effect or note:
+            lines.append(EffectLine(changed.key, effect, note))
+    there = {f"{stack.name}/{logical}" for stack in head.stacks for logical in stack.resources} if compared else set()
+    lines += [
+        EffectLine(subject, Effect.NOTHING, "it allows less: whoever used what is gone is refused from the deploy on")
+        for subject in access.narrowed(base, head)
+        if subject in there
+    ]
+    lines += [
+        EffectLine(group, Effect.POD_RESTART, "it lets less through: connections that need what is gone end")
+        for group in rules.gone(base, head)
+        if group in there and not any(line.what.startswith(group) for line in lines)
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.effect))

@@ -1,0 +1,173 @@
+"""What the account itself says: which resources were changed beside CloudFormation, and what CloudFormation would do with the head.
+
+Drift detection changes nothing. A change set is made by the CDK CLI (which uploads templates and takes the bootstrap roles, as a deploy
+does), read, and deleted again, whatever happens in between; only for stacks that exist and that the head changes: for a stack that
+does not exist a change set would leave an empty one behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from config.load import ROOT
+from config.problems import Failed, Unreachable
+from operations.review.compare import Review
+from operations.review.effects import DATA
+from operations.review.risks import NEVER_REPLACED, Risk, accepted
+from operations.review.sides import Side, StackTemplate
+
+CHANGE_SET = "hyperpod-rl-review"
+POLL_SECONDS, DRIFT_TIMEOUT_SECONDS, DEPLOY_TIMEOUT_SECONDS = 2.0, 600.0, 1200
+# A status in which CloudFormation takes neither a detection nor a change set.
+_BUSY = "_IN_PROGRESS"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the account says of one stack: lines for people, risks that the templates alone do not show."""
+
+    lines: tuple[str, ...] = ()
+    risks: tuple[Risk, ...] = ()
+
+
+def look(
+    review: Review, head: Side, cloudformation: Any, *, prepare: Callable[[Sequence[str]], None], text: str = "",
+    sleep: Callable[[float], None] = time.sleep,
+) -> Review:  # fmt: skip
+    """The review with drift and change sets in it.
+
+    `cloudformation` is a boto3 client; `prepare` makes the change set `CHANGE_SET` for each of the named stacks of the assembly. Raises
+    whatever boto3 raises, Failed if CloudFormation or the CDK CLI refuses.
+    """
+    changed = {stack.stack_name for stack in review.stacks if stack.action == "changed"}
+    found = []
+    existing = []
+    for stack in head.stacks:
+        status = _status(cloudformation, stack.stack_name)
+        if status is None:
+            found.append(Found((f"{stack.name}: not deployed",)))
+        elif status.endswith(_BUSY):
+            found.append(Found((f"{stack.name}: {status}, so nothing can be asked of it now",)))
+        else:
+            found.append(_drift(cloudformation, stack, sleep))
+            if stack.stack_name in changed:
+                existing.append(stack)
+    if existing:
+        found += _change_sets(cloudformation, existing, prepare, known={risk.id for risk in review.risks})
+    risks = [risk for each in found for risk in each.risks]
+    lines = tuple(line for each in found for line in each.lines)
+    return replace(review, live=lines, risks=(*review.risks, *accepted(risks, text)))
+
+
+def _status(cloudformation: Any, stack: str) -> str | None:
+    from botocore.exceptions import ClientError
+
+    try:
+        return str(cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"])
+    except ClientError as error:
+        if "does not exist" in str(error):
+            return None
+        raise
+
+
+def _drift(cloudformation: Any, stack: StackTemplate, sleep: Callable[[float], None]) -> Found:
+    detection = cloudformation.detect_stack_drift(StackName=stack.stack_name)["StackDriftDetectionId"]
+    waited = 0.0
+    while True:
+        answer = cloudformation.describe_stack_drift_detection_status(StackDriftDetectionId=detection)
+        if answer["DetectionStatus"] != "DETECTION_IN_PROGRESS":
+            break
+        if waited >= DRIFT_TIMEOUT_SECONDS:
+            raise Failed(f"drift detection of {stack.stack_name} has not ended after {DRIFT_TIMEOUT_SECONDS:.0f} s; run the command again")
+        sleep(POLL_SECONDS)
+        waited += POLL_SECONDS
+    lines = [f"{stack.name}: drift {answer.get('StackDriftStatus', 'UNKNOWN')}"]
+    if answer["DetectionStatus"] == "DETECTION_FAILED":
+        lines[0] += f" (of some resources: {answer.get('DetectionStatusReason', 'no reason given')})"
+    risks = []
+    for logical, what in _drifted(cloudformation, stack.stack_name):
+        lines.append(f"{stack.name}/{logical}: {what}")
+        risks.append(Risk(f"drift:{stack.name}/{logical}", f"it is not as CloudFormation left it: {what}; a deploy may undo that, or fail"))
+    return Found(tuple(lines), tuple(risks))
+
+
+def _drifted(cloudformation: Any, stack: str) -> Iterator[tuple[str, str]]:
+    more: dict[str, str] = {}
+    while True:
+        page = cloudformation.describe_stack_resource_drifts(
+            StackName=stack, StackResourceDriftStatusFilters=["MODIFIED", "DELETED"], **more
+        )
+        for each in page.get("StackResourceDrifts", ()):
+            if each["StackResourceDriftStatus"] == "DELETED":
+                yield each["LogicalResourceId"], "somebody deleted it"
+            else:
+                parts = [f"{p['PropertyPath']} {p.get('ExpectedValue')} -> {p.get('ActualValue')}" for p in each["PropertyDifferences"]]
+                yield each["LogicalResourceId"], "; ".join(parts)
+        if not page.get("NextToken"):
+            return
+        more = {"NextToken": page["NextToken"]}
+
+
+def _change_sets(
+    cloudformation: Any, stacks: Sequence[StackTemplate], prepare: Callable[[Sequence[str]], None], known: set[str]
+) -> list[Found]:
+    try:
+        prepare([stack.name for stack in stacks])
+        return [_change_set(cloudformation, stack, known) for stack in stacks]
+    finally:
+        for stack in stacks:
+            with contextlib.suppress(cloudformation.exceptions.ChangeSetNotFoundException):
+                cloudformation.delete_change_set(StackName=stack.stack_name, ChangeSetName=CHANGE_SET)
+
+
+def _change_set(cloudformation: Any, stack: StackTemplate, known: set[str]) -> Found:
+    changes: list[Any] = []
+    more: dict[str, str] = {}
+    try:
+        while True:
+            page = cloudformation.describe_change_set(StackName=stack.stack_name, ChangeSetName=CHANGE_SET, **more)
+            changes += page.get("Changes", ())
+            if not page.get("NextToken"):
+                break
+            more = {"NextToken": page["NextToken"]}
+    except cloudformation.exceptions.ChangeSetNotFoundException:
+        return Found((f"{stack.name}: the change set is empty",))  # the CDK CLI deletes an empty one
+    lines, risks = [f"{stack.name}: change set of {len(changes)} changes"], []
+    for change in changes:
+        each = change["ResourceChange"]
+        replaced = each.get("Replacement", "False")
+        word = {"True": "replaces", "Conditional": "perhaps replaces"}.get(str(replaced), str(each["Action"]).lower())
+        lines.append(f"{stack.name}/{each['LogicalResourceId']}: {word} {each['ResourceType']}")
+        name = f"replace:{stack.name}/{each['LogicalResourceId']}"
+        if str(replaced) == "True" and name not in known and each["ResourceType"] in (*NEVER_REPLACED, *DATA):
+            risks.append(Risk(name, f"CloudFormation would replace {each['ResourceType']}, which the templates alone do not tell"))
+    return Found(tuple(lines), tuple(risks))
+
+
+def prepare(assembly: Path, stacks: Sequence[str]) -> None:
+    """Let the CDK CLI make the change sets. Raises Failed with what it said, Unreachable if it is not there."""
+    command = [
+        "cdk", "deploy", *stacks, "--exclusively", "--app", str(assembly), "--method", "prepare-change-set",
+        "--change-set-name", CHANGE_SET, "--require-approval", "never", "--force", "--progress", "events",
+    ]  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=DEPLOY_TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise Unreachable("cdk is not there: run `make setup`, then `source .venv/bin/activate`") from None
+    except subprocess.TimeoutExpired:
+        raise Failed(f"cdk took longer than {DEPLOY_TIMEOUT_SECONDS} s to prepare the change sets") from None
+    if done.returncode:
+        said = " / ".join(line.strip() for line in done.stdout.splitlines() if line.strip())[-800:]
+        raise Failed(f"the change sets cannot be prepared: {said}")

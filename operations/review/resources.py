@@ -1,0 +1,189 @@
+"""What a change of templates does to each resource: added, changed, removed or replaced, and the property that forces it.
+
+A replaced resource has a new id, so whatever refers to it changes too: inside its stack by reference, in the stacks above through the
+SSM parameter that carries the id. Both are followed until nothing more moves. `cdk diff` follows the first way only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from config.cloudformation import ResourceType, UnknownType, resource_type
+from operations.review.sides import MANIFEST_TYPE, Json, Side, StackTemplate
+from operations.review.values import Difference, differences, plain
+
+Action = Literal["added", "changed", "removed", "replaced"]
+NEW = " (replaced)"
+_KEPT = ("Retain", "RetainExceptOnCreate")
+# Beside the properties; metadata touches nothing that exists.
+_ATTRIBUTES = ("DeletionPolicy", "UpdateReplacePolicy", "Condition", "DependsOn")
+
+
+@dataclass(frozen=True)
+class ResourceChange:
+    """One resource. `kept`: what goes by this change stays in the account, unmanaged. `perhaps`: replaced in some cases only."""
+
+    stack: str
+    logical_id: str
+    type: str
+    action: Action
+    differences: tuple[Difference, ...] = ()
+    forced_by: tuple[str, ...] = ()
+    perhaps: bool = False
+    kept: bool = False
+    # CloudFormation's refusal, where it would refuse: a resource with a name of the user's choosing is never replaced.
+    refusal: str = ""
+    before: Json = None  # type: ignore[assignment]
+    after: Json = None  # type: ignore[assignment]
+
+    @property
+    def id(self) -> str:
+        """`Stack/LogicalId`."""
+        return f"{self.stack}/{self.logical_id}"
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """One stack: added, removed, changed or in another account or region, and its resources that are not as they were."""
+
+    name: str
+    stack_name: str
+    action: Literal["added", "changed", "removed"]
+    resources: tuple[ResourceChange, ...] = ()
+    # Termination protection, tags: what is the stack's and no resource's.
+    differences: tuple[Difference, ...] = ()
+
+
+def changes(base: Side, head: Side) -> tuple[StackChange, ...]:
+    """All stacks that are not as they were, in the order of creation."""
+    olds = {(stack.stack_name, stack.place): stack for stack in base.stacks}
+    news = {(stack.stack_name, stack.place): stack for stack in head.stacks}
+    pairs = [(olds[key], news[key]) for key in news if key in olds]
+    moved = _Moved(pairs)
+    found = []
+    for key, new in news.items():
+        old = olds.get(key)
+        if old is None:
+            found.append(StackChange(new.name, new.stack_name, "added", tuple(_all(new, "added"))))
+            continue
+        resources = tuple(_of_stack(old, new, moved))
+        own = tuple(differences(_own(old), _own(new)))
+        if resources or own:
+            found.append(StackChange(new.name, new.stack_name, "changed", resources, own))
+    # `cdk deploy` does not delete a stack that the app has no more: what is in it stays, and costs.
+    found += [StackChange(old.name, old.stack_name, "removed", tuple(_all(old, "removed"))) for key, old in olds.items() if key not in news]
+    return tuple(found)
+
+
+def _own(stack: StackTemplate) -> dict[str, Any]:
+    return {"TerminationProtection": stack.protected, "Tags": dict(stack.tags), "Description": stack.template.get("Description")}
+
+
+def _all(stack: StackTemplate, action: Action) -> Iterator[ResourceChange]:
+    for logical, body in stack.resources.items():
+        sides = {"after": body} if action == "added" else {"before": body, "kept": body.get("DeletionPolicy") in _KEPT}
+        yield ResourceChange(stack.name, logical, str(body.get("Type")), action, **sides)
+
+
+class _Moved:
+    """Which resources are replaced and which SSM parameters carry another value, followed to the end."""
+
+    def __init__(self, pairs: list[tuple[StackTemplate, StackTemplate]]) -> None:
+        self.replaced: set[tuple[str, str]] = set()
+        self.names: set[str] = set()
+        before = (-1, -1)
+        while before != (len(self.replaced), len(self.names)):
+            before = (len(self.replaced), len(self.names))
+            for old, new in pairs:
+                self._look(old, new)
+
+    def _look(self, old: StackTemplate, new: StackTemplate) -> None:
+        for logical, body in new.resources.items():
+            was = old.resources.get(logical)
+            if was is None:
+                continue
+            forced, _ = forcing(was, body, self.properties(new, body))
+            if forced:
+                self.replaced.add((new.stack_name, logical))
+            properties = self.properties(new, body)
+            if body.get("Type") == "AWS::SSM::Parameter" and plain(was.get("Properties", {})).get("Value") != properties.get("Value"):
+                self.names.add(str(properties.get("Name")))
+
+    def properties(self, stack: StackTemplate, body: Json) -> dict[str, Any]:
+        """Properties of the new side, in which a reference to what is replaced differs from the same reference before."""
+
+        def mark(name: str) -> str:
+            moved = (stack.stack_name, name) in self.replaced or stack.parameters.get(name) in self.names
+            return name + NEW if moved else name
+
+        made: dict[str, Any] = plain(body.get("Properties", {}), mark)
+        return made
+
+
+def forcing(was: Json, body: Json, properties: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Properties that replace a resource, and those that do so in some cases. `properties` are those of `body`, marked."""
+    if was.get("Type") != body.get("Type"):
+        return ("Type",), ()
+    before = plain(was.get("Properties", {}))
+    if before == properties:
+        return (), ()
+    known = _type(str(body.get("Type")))
+    if known is None:
+        return (), ()
+    forced = [*known.replaced_by(before, properties), *known.documented_by(before, properties)]
+    perhaps = known.perhaps_replaced_by(before, properties)
+    # A path inside another one that differs says nothing more.
+    return tuple(path for path in forced if not any(path.startswith(f"{other}/") for other in forced)), tuple(perhaps)
+
+
+def _type(name: str) -> ResourceType | None:
+    try:
+        return resource_type(name)
+    except UnknownType:  # a custom resource: its own handler decides
+        return None
+
+
+def _of_stack(old: StackTemplate, new: StackTemplate, moved: _Moved) -> Iterator[ResourceChange]:
+    for logical, body in new.resources.items():
+        was = old.resources.get(logical)
+        if was is None:
+            yield ResourceChange(new.name, logical, str(body.get("Type")), "added", after=body)
+        elif (change := _changed(was, body, moved.properties(new, body))) is not None:
+            yield replace(change, stack=new.name, logical_id=logical)
+    for logical, was in old.resources.items():
+        if logical not in new.resources:
+            kept = was.get("DeletionPolicy") in _KEPT
+            yield ResourceChange(new.name, logical, str(was.get("Type")), "removed", before=was, kept=kept)
+
+
+def _changed(was: Json, body: Json, properties: dict[str, Any]) -> ResourceChange | None:
+    kind = str(body.get("Type"))
+    found = list(differences(plain(was.get("Properties", {})), properties))
+    if kind == MANIFEST_TYPE:  # its objects are compared one by one elsewhere
+        found = [each for each in found if not each.path.startswith("Manifest")] + [
+            Difference("Manifest", "", "its objects are listed with the Kubernetes objects")
+            for each in found[:1]
+            if any(other.path.startswith("Manifest") for other in found)
+        ]
+    before, after = ({name: side[name] for name in _ATTRIBUTES if name in side} for side in (was, body))
+    found += differences(before, after)
+    if was.get("Type") != kind:
+        found.insert(0, Difference("Type", str(was.get("Type")), kind))
+    if not found:
+        return None
+    forced, perhaps = forcing(was, body, properties)
+    return ResourceChange(
+        "", "", kind, "replaced" if forced else "changed", tuple(found), forced or perhaps, perhaps=bool(perhaps and not forced),
+        kept=body.get("UpdateReplacePolicy") in _KEPT, refusal=_refusal(was, properties, kind) if forced else "", before=was, after=body,
+    )  # fmt: skip
+
+
+def _refusal(was: Json, properties: Mapping[str, Any], kind: str) -> str:
+    """https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-properties-name.html"""
+    known = _type(kind)
+    name = known.name if known is not None else None
+    if name is None or properties.get(name) is None or plain(was.get("Properties", {})).get(name) != properties[name]:
+        return ""
+    return f"CloudFormation refuses to replace what has a name of its own ({name}: {properties[name]}), so the deploy fails there"

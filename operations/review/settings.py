@@ -1,0 +1,57 @@
+"""What of the environment, its SkyRL overrides and its version set is not as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from operations.review.sides import Side
+from operations.review.values import Difference, differences
+
+# Settings that let more people in, though no template says so: (path in the environment, the value that lets in, what it does).
+_OPENING = (
+    ("serving/authentication", "none", "the endpoint asks for no key"),
+    ("remote_access/strategy", "public", "whoever may connect in the namespace reaches Ray's dashboard and Jobs API"),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Differences by what they are of."""
+
+    environment: tuple[Difference, ...] = ()
+    overrides: tuple[Difference, ...] = ()
+    versions: tuple[Difference, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def changes(base: Side, head: Side) -> Settings:
+    """Compare what both revisions say. The overrides stand apart from the environment that they are written in."""
+    old, new = base.facts, head.facts
+    environment = [
+        each
+        for each in differences(old.get("environment", {}), new.get("environment", {}))
+        if not each.path.startswith("training/overrides") and not each.path.startswith("versions")
+    ]
+    remarks = dict.fromkeys(str(side["remark"]) for side in (old, new) if "remark" in side)
+    return Settings(
+        tuple(environment),
+        tuple(differences(old.get("overrides", {}), new.get("overrides", {}))),
+        tuple(differences(old.get("versions", {}), new.get("versions", {}))),
+        tuple(remarks),
+    )
+
+
+def widened(base: Side, head: Side) -> Iterator[tuple[str, str]]:
+    """(setting, what it lets through more)."""
+    for path, opens, sentence in _OPENING:
+        if _at(head, path) == opens and _at(base, path) not in (opens, None):
+            yield path.replace("/", "."), sentence
+
+
+def _at(side: Side, path: str) -> Any:
+    found: Any = side.facts.get("environment", {})
+    for step in path.split("/"):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found

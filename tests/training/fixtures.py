@@ -1,0 +1,39 @@
+"""Fixtures of the launcher's tests: the shared file system as a folder, and a scripted Ray behind the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.fakes import connection
+from tests.training.scripted import READY, Scripted
+from training import cluster as clusters
+from training import follow as following
+from training import jobs, layout, supervise
+from training.supervise import Limits
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(layout.SHARED_VARIABLE, str(tmp_path))
+    return tmp_path / "runs" / "maze-1"
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    fake = Scripted()
+
+    @contextlib.contextmanager
+    def connect(env: Any, **_: Any) -> Iterator[Any]:
+        yield connection(fake, env)
+
+    monkeypatch.setattr(jobs, "connect", connect)
+    monkeypatch.setattr(following, "STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(clusters, "state", lambda kubectl: READY)
+    monkeypatch.setattr(supervise, "Limits", functools.partial(Limits, backoff=0.0))
+    return fake

@@ -1,0 +1,10 @@
+// What is built from here, for `go mod tidy`: the commands are built by their import paths (tools/kubernetes_binaries.py).
+//go:build tools
+
+package tools
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+)
