@@ -54,10 +54,11 @@ def evaluate(
 
     Prints solve rate with interval and oracle bound, format rate and latency, and writes a result file for gate and report.
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from serving import evaluate as evaluation
-    from serving import tasks
+    from serving import export, tasks
     from serving.openai_client import Endpoint
     from training import results
 
@@ -68,6 +69,8 @@ def evaluate(
         max_tokens=max_tokens, run_id=run_id, step=step,
     )  # fmt: skip
     path = Path(output) if output else _in_run(env, run_id, step, wanted)
+    if run_id is not None and step:
+        wanted = replace(wanted, export_digest=export.digest_of(env, run_id, step))
     task = tasks.task(env, task_name, max_turns=wanted.max_turns)
     told = f"{len(wanted.seeds)} {maze_set} mazes ({task.name}, {wanted.max_turns} turns) with {model} at {where.shown}"
     if dry_run:

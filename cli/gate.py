@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli import in_cluster
+from cli.in_cluster import show, start, words
 from cli.session import Session, common, table
 
 if TYPE_CHECKING:
@@ -38,11 +40,12 @@ The exit code is 1 when the gate says no."""
 @click.option("--endpoint", metavar="URL", help="An endpoint that serves the export already; else serving.gate.server is started.")
 @click.option("--model", metavar="ID", help="The export's name at --endpoint.")
 @click.option("--baseline-model", metavar="ID", help="The base model's name at --endpoint.")
+@in_cluster.OPTION
 @click.option("--dry-run", is_flag=True, help="Judge by what is there: evaluate nothing, write nothing.")
 @common
 def gate(
     session: Session, run: str, step: int | None, best: bool, endpoint: str | None, model: str | None, baseline_model: str | None,
-    dry_run: bool,
+    in_cluster: bool, dry_run: bool,
 ) -> int:  # fmt: skip
     """Say whether an export may be released: baseline, candidate and current release on the same mazes.
 
@@ -53,15 +56,23 @@ def gate(
     from serving import aliases, evidence, export, releases
     from serving import gate as judging
     from serving.store import open_store
+    from training import recording
 
     asked = None
     if (endpoint is None) != (model is None):
         raise Refused(Problem("--endpoint", endpoint or "", "--endpoint and --model go together", "give both, or neither"))
     if endpoint is not None and model is not None:
         asked = evidence.Asked(endpoint, model, baseline_model)
+    step = one(step, best)
+    if in_cluster:
+        again = words("gate", run, step=step, endpoint=endpoint, model=model, baseline_model=baseline_model)
+        show(session, *start(session, again, gpus=0 if asked else 1, dry_run=dry_run))
+        return 0
     env = session.environment()
     folder, record = read(env, run)
-    chosen = judging.choose(record, export.steps(folder), step=one(step, best))
+    if not dry_run:  # what lies in the run's folder by now, whoever followed the run or did not
+        record = recording.update(env, run, folder=folder, attempts=None)
+    chosen = judging.choose(record, export.steps(folder), step=step)
     candidate = export.checked(env, record, chosen)
     store = open_store(env)
     alias = aliases.read(store, aliases.CURRENT)
@@ -71,6 +82,7 @@ def gate(
     )
     verdict = judging.judge(env, record, candidate, found=found, current=current, selected="step" if step is not None else "best")
     if not dry_run:
+        recording.update(env, run, folder=folder, attempts=None)
         judging.keep(folder, verdict)
     session.result(verdict.model_dump(mode="json") | {"reasons": list(verdict.reasons)}, *lines(verdict))
     return 0 if verdict.passed else 1
@@ -101,8 +113,8 @@ def read(env: Environment, run: str) -> tuple[Path, Record]:
     folder = record.folder_here(env, check_run_id(run))
     if folder is None:
         raise Unreachable(
-            f"the shared file system of environment {env.name} is not visible here; set HYPERPOD_RL_SHARED where it is mounted,"
-            " or run this in the cluster (docs/4-release.md)"
+            f"the shared file system of environment {env.name} is not visible here; set HYPERPOD_RL_SHARED where it is mounted, or use"
+            " --in-cluster"
         )
     found = record.read(folder)
     if found is None:

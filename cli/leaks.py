@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     epilog="""\b
 Example:
   hyperpod-rl --env mine leaks
+  hyperpod-rl --env mine leaks --before-destroy
   hyperpod-rl --env mine leaks --delete --dry-run
   hyperpod-rl --env mine leaks --json | jq -r '.leaks[].commands[]'
 
 \b
-Exit codes: 0 nothing is left (or everything went), 1 something is left, 3 something could not be looked at."""
+Exit codes: 0 nothing is left (or everything went), 1 something is left (or a run keeps a destroy from starting),
+3 something could not be looked at."""
 )
+@click.option("--before-destroy", is_flag=True, help="Instead: what `cdk destroy --all` would take, and what not.")
 @click.option("--delete", "deleting", is_flag=True, help="Remove what was found, after showing it. Asks first on a terminal.")
 @click.option("--kept", is_flag=True, help="With --delete: also the data that storage.removal keeps on purpose.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask.")
 @click.option("--dry-run", is_flag=True, help="With --delete: show what would be run, and run nothing.")
 @common
-def leaks(session: Session, deleting: bool, kept: bool, yes: bool, dry_run: bool) -> int:
+def leaks(session: Session, before_destroy: bool, deleting: bool, kept: bool, yes: bool, dry_run: bool) -> int:
     """List what this environment left in the account, and what removes it.
 
     By tag, name and VPC: everything that the stacks, the controllers of the cluster, SageMaker and GuardDuty can have made and that no
@@ -38,6 +41,10 @@ def leaks(session: Session, deleting: bool, kept: bool, yes: bool, dry_run: bool
     from operations.leaks.scan import scan
     from training import deployed
 
+    if before_destroy:
+        if deleting:
+            raise click.UsageError("--before-destroy changes nothing, so it does not go with --delete")
+        return _before(session)
     if (kept or yes or dry_run) and not deleting:
         raise click.UsageError("--kept, --yes and --dry-run say how to --delete")
     env = session.environment()
@@ -64,6 +71,25 @@ def leaks(session: Session, deleting: bool, kept: bool, yes: bool, dry_run: bool
         document, f"removed {len(chosen) - len(left)} of {len(chosen)}", *(f"left: {leak.id}: {said}" for leak, said in left.items())
     )
     return _code(found, list(left))
+
+
+def _before(session: Session) -> int:
+    from cli.overview import look
+    from operations.teardown import plan
+    from training.jobs import TERMINAL
+
+    env = session.environment()
+    parts = look(session, env, None).parts
+    runs = parts["runs"].data if "runs" in parts and parts["runs"].data else []
+    found = plan(env, stacks=parts["stacks"].data or (), running=[run["run_id"] for run in runs if run["status"] not in TERMINAL])
+    unknown = [
+        f"not known: {name}, {part.unknown}" for name, part in parts.items() if part.unknown and name in ("stacks", "runs", "cluster")
+    ]
+    nothing = (
+        [] if parts["stacks"].data or unknown else [f"environment {env.name} is not deployed in {env.region}: there is nothing to destroy"]
+    )
+    session.result({"environment": env.name, **found.document(), "not_known": unknown}, *nothing, *found.lines, *unknown)
+    return 1 if found.running else 3 if unknown else 0
 
 
 def _code(found: Found, left: list[Leak]) -> int:

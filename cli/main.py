@@ -116,6 +116,8 @@ def cli(context: click.Context, environment: str, as_json: bool) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Never raises, never prints a traceback."""
+    # pydantic would look through every installed distribution for plugins, which none of ours is.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     as_json = "--json" in arguments
     try:
         code = cli.main(args=list(arguments), prog_name="hyperpod-rl", standalone_mode=False)

@@ -8,26 +8,31 @@ from cli.session import Session, table
 
 if TYPE_CHECKING:
     from config.environment import Environment
-    from operations.status import Part
+    from operations.status import Overview, Part
 
 RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
 
 
 def show(session: Session, address: str | None) -> int:
     """Everything at once; what does not answer says so."""
+    env = session.environment()
+    seen = look(session, env, address)
+    session.result({"environment": env.name, **seen.document()}, *seen.lines())
+    return 0
+
+
+def look(session: Session, env: Environment, address: str | None) -> Overview:
+    """All parts. Raises Refused where endpoint and environment do not belong together, Unreachable if AWS does not answer."""
     from config.problems import Unreachable
     from operations.aws import Aws, Unanswered
     from operations.status import overview
     from training.kubernetes import Kubectl
 
-    env = session.environment()
     try:
         aws = Aws(env)
     except Unanswered as error:
         raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
-    seen = overview(env, aws=aws, kubectl=Kubectl(env), runs=lambda: _runs(session, env, address))
-    session.result({"environment": env.name, **seen.document()}, *seen.lines())
-    return 0
+    return overview(env, aws=aws, kubectl=Kubectl(env), runs=lambda: _runs(session, env, address))
 
 
 def _runs(session: Session, env: Environment, address: str | None) -> Part:

@@ -59,7 +59,11 @@ def preflight(session: Session, run_id: str | None, settings: tuple[str, ...], p
     report = report.and_also(checks.laptop(subject, variables=frozenset(specification.variables) if specification else None))
     missing = names - {finding.problem for finding in report.findings}
     report = report.and_also(Report([Finding("configuration", "error", problem) for problem in sorted(missing)]))
-    choices = planning.plan(subject) if plan and not any(f.name.startswith(("word:", "range:")) for f in report.findings) else []
+    choices = (
+        planning.plan(subject)
+        if plan and env.training.framework == "skyrl" and not any(f.name.startswith(("word:", "range:")) for f in report.findings)
+        else []
+    )
     if specification is not None and not offline:
         report = report.and_also(_cluster(session, env, subject, specification, address=address, probe=not report.errors))
     session.result(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli import in_cluster
 from cli.gate import which
+from cli.in_cluster import show, start, words
 from cli.session import Session, common, table
 
 if TYPE_CHECKING:
@@ -26,34 +28,39 @@ Example:
 @click.option("--override", metavar="REASON", help="Release what the gate did not pass; the reason is recorded in the release.")
 @click.option("--alias", "alias_name", type=click.Choice(["current", "canary"]), help="Let this alias name the release afterwards.")
 @click.option("--share", type=float, metavar="0..1", help="With --alias canary: its share of the requests. Default: 0.1.")
+@click.option("--register", is_flag=True, help="Register the release in SageMaker's Model Registry too, with its lineage.")
+@in_cluster.OPTION
 @click.option("--dry-run", is_flag=True, help="Check everything and show the release; upload nothing.")
 @common
 def promote(
-    session: Session,
-    run: str,
-    step: int | None,
-    best: bool,
-    override: str | None,
-    alias_name: str | None,
-    share: float | None,
-    dry_run: bool,
-) -> None:
+    session: Session, run: str, step: int | None, best: bool, override: str | None, alias_name: str | None, share: float | None,
+    register: bool, in_cluster: bool, dry_run: bool,
+) -> None:  # fmt: skip
     """Publish an export that passed the gate as a release, under a name that never changes.
 
     Repeating it changes nothing. A release appears whole or not at all, whenever the promotion is killed.
     """
     from cli.gate import one, read
     from config.problems import Problem, Refused
-    from serving import aliases, export, promote
+    from serving import aliases, export, promote, registry
     from serving import gate as judging
     from serving.store import open_store
     from training import record as records
 
     if share is not None and alias_name != aliases.CANARY:
         raise Refused(Problem("--share", str(share), "only the canary has a share", "use it with --alias canary"))
+    step = one(step, best)
+    if register and in_cluster:
+        raise Refused(Problem("--register", "", "the Job's role writes releases, not the registry", "promote again with --register here"))
+    if in_cluster:
+        again = words("promote", run, step=step, override=override, alias=alias_name, share=share if share is None else str(share))
+        show(session, *start(session, again, gpus=0, dry_run=dry_run))
+        return
     env = session.environment()
+    if register and env.local:
+        raise Refused(Problem("--register", env.name, "the local cloud has no Model Registry", "leave it out"))
     folder, record = read(env, run)
-    chosen = judging.choose(record, export.steps(folder), step=one(step, best))
+    chosen = judging.choose(record, export.steps(folder), step=step)
     candidate = export.checked(env, record, chosen)
     wanted = promote.plan(env, record, candidate, record_bytes=(folder / records.FILE).read_bytes(), override=override)
     name, size = wanted.release.name, sum(file.size_bytes for file in wanted.release.files)
@@ -74,7 +81,12 @@ def promote(
     if alias_name is not None:
         moved = aliases.move(store, alias_name, name, reason=f"promoted from run {run}", share=share)
         lines.append(_named(moved))
-    session.result({**release.model_dump(mode="json"), "new": new, "location": where, "alias": alias_name}, *lines)
+    package = None
+    if register:
+        package, _ = registry.register(env, release, location=where)
+        lines.append(f"registered as {package}")
+    told = {"new": new, "location": where, "alias": alias_name, "model_package": package}
+    session.result({**release.model_dump(mode="json"), **told}, *lines)
 
 
 @click.command(

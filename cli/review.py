@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ STYLES = {"title": "bold", "risk": "bold red", "accepted": "yellow", "added": "g
 Example:
   hyperpod-rl review
   hyperpod-rl --env production review --base origin/main --pull-request-text body.md
-  hyperpod-rl review --base v1.2 --markdown > review.md
+  hyperpod-rl review --all-environments --base v1.2 --markdown > review.md
   hyperpod-rl review --json | jq '.risks[] | select(.accepted | not) | .id'
 
 \b
@@ -39,8 +40,11 @@ Exit codes: 0 nothing needs a word or all is accepted, 1 a risk that no line acc
 @click.option("--pull-request-text", "text_file", metavar="FILE", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
               help="The pull request's text, whose `Accept:` lines accept risks; - is standard input.")  # fmt: skip
 @click.option("--live", is_flag=True, help="With credentials: also drift, and a change set of each stack, which is shown and deleted.")
+@click.option("--all-environments", is_flag=True, help="Each environment that either side has, but the local cloud's.")
 @common
-def review(session: Session, base: str | None, markdown: bool, percent: float, text_file: Path | None, live: bool) -> int:
+def review(
+    session: Session, base: str | None, markdown: bool, percent: float, text_file: Path | None, live: bool, all_environments: bool
+) -> int:
     """Show what a change does to an environment, before it is deployed.
 
     Synthesizes the base and this checkout, without an account: what is added, changed, removed and replaced in each stack, wider
@@ -48,22 +52,30 @@ def review(session: Session, base: str | None, markdown: bool, percent: float, t
     """
     from config.problems import Problem, Refused
     from operations.review import synthesis
-    from operations.review.compare import compare
 
     if markdown and session.json:
         raise Refused(Problem("--markdown", "", "it does not go with --json", "leave one out"))
+    if live and all_environments:
+        raise Refused(Problem("--live", "", "it does not go with --all-environments, which may lie in several accounts", "leave one out"))
     text = _text(text_file)
     older = synthesis.commit(base) if base is not None else synthesis.default_base()
+    client = _cloudformation(session) if live else None  # refused before anything is synthesized
+    wanted = synthesis.environments(older) if all_environments else [session.environment_name]
+    found = [_review(session, environment, older, percent=percent, text=text, client=client) for environment in wanted]
+    _say(session, found, markdown=markdown, several=all_environments)
+    return FAILED if any(each.open_risks for each in found) else 0
+
+
+def _review(session: Session, environment: str, base: str, *, percent: float, text: str, client: Any) -> Review:
+    from operations.review import synthesis
+    from operations.review.compare import compare
+
     with tempfile.TemporaryDirectory(prefix="hyperpod-rl-review-") as folder:
         assembly = Path(folder) / "head.out"
-        client = _cloudformation(session) if live else None  # refused before anything is synthesized
-        session.note(f"synthesizing {session.environment_name} at {older[:10]} and in this checkout")
-        one, two, remarks = synthesis.sides(session.environment_name, older, keep=assembly)
-        found = compare(session.environment_name, one, two, percent=percent, text=text, remarks=remarks)
-        if client is not None:
-            found = _live(session, found, two, client, assembly, text)
-    _say(session, found, markdown=markdown)
-    return FAILED if found.open_risks else 0
+        session.note(f"synthesizing {environment} at {base[:10]} and in this checkout")
+        one, two, remarks = synthesis.sides(environment, base, keep=assembly)
+        found = compare(environment, one, two, percent=percent, text=text, remarks=remarks)
+        return found if client is None else _live(session, found, two, client, assembly, text)
 
 
 def _cloudformation(session: Session) -> Any:
@@ -96,17 +108,20 @@ def _text(file: Path | None) -> str:
         raise Refused(Problem("--pull-request-text", str(file), f"it cannot be read ({error.strerror})", "name a file")) from None
 
 
-def _say(session: Session, found: Review, *, markdown: bool) -> None:
+def _say(session: Session, found: Sequence[Review], *, markdown: bool, several: bool) -> None:
     from operations.review import show
 
     if session.json:
-        session.result(show.document(found))
+        documents = [show.document(each) for each in found]
+        code = max(document["exit_code"] for document in documents)
+        session.result({"reviews": documents, "exit_code": code} if several else documents[0])
     elif markdown:
-        session.result({}, show.markdown(found).rstrip("\n"))
+        session.result({}, show.joined([show.markdown(each, longest=show.LONGEST_COMMENT // len(found)) for each in found]))
     else:
         from rich.console import Console
         from rich.text import Text
 
         console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-        for style, line in show.lines(found):
-            console.print(Text(line, style=STYLES[style]))
+        for each in found:
+            for style, line in show.lines(each):
+                console.print(Text(line, style=STYLES[style]))

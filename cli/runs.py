@@ -122,14 +122,14 @@ def status(session: Session, run: str | None, address: str | None) -> int:
         from cli.overview import show
 
         return show(session, address)
-    from training import console, jobs
+    from training import console, frameworks, jobs
     from training import follow as following
 
     env = session.environment()
     with jobs.connect(env, address=address, note=session.note) as connection:
         last = jobs.newest(connection, run)
         attempts = jobs.attempts(connection, run)
-        parser = console.Parser()
+        parser = frameworks.parser(env)
         events = (*parser.feed(jobs.log(connection, last).encode("utf-8", "replace")), *parser.finish())
         steps = [event for event in events if isinstance(event, console.Step)]
         turns = following.max_turns(last, env.training.overrides)

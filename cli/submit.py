@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import click
 
 from cli.session import DOCUMENT, Session, common
+
+if TYPE_CHECKING:
+    from config.environment import Environment
+    from training.preflight.findings import Report
+    from training.run import Specification
 
 _with_session = functools.partial(common, json_help=DOCUMENT.rstrip(".") + "; with --supervise one object a line.")
 
@@ -15,49 +21,38 @@ _with_session = functools.partial(common, json_help=DOCUMENT.rstrip(".") + "; wi
     epilog="""\b
 Example:
   hyperpod-rl submit --run-id maze-grpo-1 --set trainer.epochs=5
-  hyperpod-rl --env reference submit --run-id maze-grpo-1 --dry-run"""
+  hyperpod-rl --env reference submit --run-id maze-grpo-1 --dry-run
+  hyperpod-rl submit --run-id maze-grpo-2 --from-run maze-grpo-1@40 --set trainer.epochs=30"""
 )
 @click.option("--run-id", metavar="ID", help="Names the run and its folder below /shared/runs. Default: <adapter>-<UTC time>.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One of SkyRL's own keys; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Check and print what would be submitted; reach nothing.")
+@click.option("--from-run", metavar="RUN[@STEP]", help="Begin a new run with another run's checkpoint, its newest by default.")
+@click.option("--dry-run", is_flag=True, help="Check and print what would be submitted, and what differs from the run's last attempt.")
 @click.option("--supervise", "supervised", is_flag=True, help="Stay, and start the next attempt after a fault (see supervise).")
 @click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
 @_with_session
 def submit(
-    session: Session, run_id: str | None, settings: tuple[str, ...], dry_run: bool, supervised: bool, address: str | None
-) -> int | None:
+    session: Session, run_id: str | None, settings: tuple[str, ...], from_run: str | None, dry_run: bool, supervised: bool,
+    address: str | None,
+) -> int | None:  # fmt: skip
     """Start a run, or attach to it while it runs.
 
     A run that failed or was stopped goes on from its last checkpoint as the next attempt. A run that still runs is left as it
-    is: the command succeeds if nothing differs, and is refused with the differences otherwise.
+    is: the command succeeds if nothing differs, and is refused with the differences otherwise. --dry-run reaches nothing.
     """
-    from training import run
+    from training import checkpoints, run
     from training.preflight import checks
 
     env = session.environment()
-    specification = run.specify(env, run_id=run_id if run_id is not None else run.default_run_id(env), settings=settings)
+    origin = checkpoints.origin(env, from_run) if from_run is not None else None
+    specification = run.specify(env, run_id=run_id if run_id is not None else run.default_run_id(env), settings=settings, origin=origin)
     subject = checks.subject_of(env, specification)
     on_laptop = checks.laptop(subject, variables=frozenset(specification.variables))
     on_laptop.refuse()
     for warning in on_laptop.warnings:
         session.note(warning.sentence)
     if dry_run:
-        from training.skyrl import render
-
-        job = specification.job(1)
-        session.result(
-            {**specification.document(), "dry_run": True, "preflight": on_laptop.document()},
-            f"run            {specification.run_id}",
-            f"folder         {specification.folder}",
-            f"image          {specification.image}",
-            f"specification  {specification.digest}",
-            f"commit         {specification.code.commit}{' (dirty)' if specification.code.dirty else ''}",
-            f"submission id  {job.submission_id} (or the next attempt's)",
-            *(f"variable       {name}={value}" for name, value in sorted(job.runtime_env["env_vars"].items())),
-            *(f"override       {word}" for word in render(specification.overrides)),
-            "entrypoint:",
-            job.entrypoint,
-        )
+        _shown(session, env, specification, on_laptop)
         return None
     from training import jobs
 
@@ -80,3 +75,38 @@ def submit(
         f"follow it with: hyperpod-rl --env {session.environment_name} follow {specification.run_id}",
     )
     return None
+
+
+def _shown(session: Session, env: Environment, specification: Specification, on_laptop: Report) -> None:
+    """Print the specification, and what differs from what the run's record tells of its last attempt."""
+    from training import record, reproduce
+    from training.skyrl import render
+
+    folder = record.folder_here(env, specification.run_id)
+    known = record.read(folder) if folder is not None else None
+    before = reproduce.submitted(specification.run_id, attempts=(), record=known)
+    changes = reproduce.changes(before, specification) if before is not None else []
+    if before is None:
+        said = "no earlier attempt of this run is known here"
+    else:
+        said = f"against attempt {before.attempt}: " + ("nothing differs" if not changes else f"{len(changes)} differ")
+    job = specification.job(1)
+    session.result(
+        {
+            **specification.document(), "dry_run": True, "preflight": on_laptop.document(),
+            "last_attempt": before.attempt if before is not None else None, "changes": [change.document() for change in changes],
+        },
+        f"run            {specification.run_id}",
+        f"folder         {specification.folder}",
+        f"image          {specification.image}",
+        f"specification  {specification.digest}",
+        f"commit         {specification.code.commit}{' (dirty)' if specification.code.dirty else ''}",
+        f"submission id  {job.submission_id} (or the next attempt's)",
+        *([f"begins with    checkpoint {specification.origin}"] if specification.origin is not None else []),
+        *(f"variable       {name}={value}" for name, value in sorted(job.runtime_env["env_vars"].items())),
+        *(f"override       {word}" for word in render(specification.overrides)),
+        "entrypoint:",
+        job.entrypoint,
+        said,
+        *(line for change in changes for line in change.lines),
+    )  # fmt: skip

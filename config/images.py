@@ -63,9 +63,32 @@ def mirrored(env: Environment) -> tuple[Image, ...]:
     return (_shell(env), _serving(env)) if env.network.egress == "closed" else ()
 
 
-def _shell(env: Environment) -> Image:
-    origin, _, tag = env.version_set.platform.shell_image.rpartition(":")
+def of_charts(env: Environment) -> Mapping[str, Image]:
+    """Images of the charts that the environment installs, by what they are; none unless the network is closed."""
+    if env.network.egress != "closed":
+        return {}
+    wanted = {"kuberay", "nvidia-device-plugin", "efa-device-plugin", "neuron-device-plugin", "health-monitoring-agent"}
+    wanted |= {"mpi-operator", "training-operator"}
+    if env.remote_access.domain is not None or env.serving.authentication == "internal-load-balancer":
+        wanted.add("load-balancer-controller")
+    if env.remote_access.domain is not None or env.remote_access.endpoint_operator:
+        wanted.add("endpoint-operator")
+    known = env.version_set.platform.chart_images
+    return {name: _image(env, known[name]) for name in sorted(wanted)}
+
+
+def own(env: Environment, image: Image) -> str:
+    """Repository of a mirrored image in the account's ECR, with the registry and without a tag."""
+    return f"{registry(env)}/{image.repository}"
+
+
+def _image(env: Environment, uri: str) -> Image:
+    origin, _, tag = uri.rpartition(":")
     return Image(origin, tag, _repository(env, origin))
+
+
+def _shell(env: Environment) -> Image:
+    return _image(env, env.version_set.platform.shell_image)
 
 
 def _serving(env: Environment) -> Image:
@@ -78,4 +101,4 @@ def _repository(env: Environment, origin: str) -> str:
 
 
 def _uri(env: Environment, image: Image) -> str:
-    return f"{registry(env)}/{image.repository}:{image.tag}" if image in mirrored(env) else image.source
+    return f"{own(env, image)}:{image.tag}" if image in mirrored(env) else image.source

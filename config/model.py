@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 
 class Part(BaseModel):
-    """A frozen piece of the environment. Types are not coerced: `count: "3"` is an error, not a three."""
+    """A frozen piece of the environment. Types are not coerced: `count: "3"` is an error, not a three.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=False)
+    Its validator is built when it is first needed: most parts are only ever read as a piece of the whole.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=False, defer_build=True)
 
 
 _SENTENCES: dict[str, tuple[str, str]] = {}

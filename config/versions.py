@@ -63,6 +63,26 @@ def _addons() -> Mapping[str, str]:
     })  # fmt: skip
 
 
+def _chart_images() -> Mapping[str, str]:
+    """Images of the charts' pods, by what they are. Only a network without a way out has to know them: elsewhere a chart knows its own.
+
+    https://github.com/aws/sagemaker-hyperpod-cli (helm_chart: readme.md and the sub-charts' values; the tags are inferred for the pinned
+    revision), the KubeRay, NVIDIA and eks-charts charts' own defaults.
+    """
+    aws = "{}.dkr.ecr.us-west-2.amazonaws.com"
+    return MappingProxyType({
+        "kuberay": "quay.io/kuberay/operator:v1.7.1",
+        "load-balancer-controller": "public.ecr.aws/eks/aws-load-balancer-controller:v2.14.0",
+        "endpoint-operator": f"{aws.format('148286033537')}/hyperpod-ray-endpoint-operator:1.0.188.0_1.0.19.0",
+        "nvidia-device-plugin": "nvcr.io/nvidia/k8s-device-plugin:v0.16.1",
+        "efa-device-plugin": f"{aws.format('602401143452')}/eks/aws-efa-k8s-device-plugin:v0.5.8",
+        "neuron-device-plugin": "public.ecr.aws/neuron/neuron-device-plugin:2.19.16.0",
+        "health-monitoring-agent": f"{aws.format('905418368575')}/hyperpod-health-monitoring-agent:1.0.1892.0_1.0.424.0",
+        "mpi-operator": "docker.io/mpioperator/mpi-operator:0.5",
+        "training-operator": "docker.io/kubeflow/training-operator:v1-855e096",
+    })  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Platform:
     """Kubernetes and everything that is installed into it. Add-on builds are inferred unless a catalog entry was seen."""
@@ -86,6 +106,7 @@ class Platform:
     shell_image: str = "public.ecr.aws/docker/library/busybox:1.37.0"
     lustre: str = "2.15"
     grafana: str = "10.4"
+    chart_images: Mapping[str, str] = field(default_factory=_chart_images)
     addons: Mapping[str, str] = field(default_factory=_addons)
 
 

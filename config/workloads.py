@@ -38,6 +38,16 @@ class RayCluster(Part):
     environment: dict[str, str] = Field(default_factory=dict)
 
 
+class PlainCommand(Part):
+    """What the launcher must know of a trainer that is neither SkyRL nor verl. Paths are relative to the run's folder."""
+
+    # One logged step a line: the group `step` is needed, every other named group is a metric (`reward`, `seconds` are known ones).
+    step_pattern: Annotated[str, Field(max_length=1000)] = r"step[ :=]+(?P<step>\d+)"
+    # A file that is there once there is something to go on from, and the words that the command takes then.
+    resume_marker: str | None = None
+    resume_words: tuple[str, ...] = ()
+
+
 class Training(Part):
     """The job. `overrides` are SkyRL's own keys; what the environment can derive (placement, paths) is not written here."""
 
@@ -46,6 +56,9 @@ class Training(Part):
     base_model_subfolder: str = "mixed_qwen3vl"
     base_model_revision: str = "main"
     maze: str = "maze_2d/easy"
+    # Which rules, log and way to resume the entrypoint has: training/frameworks.
+    framework: Literal["skyrl", "verl", "command"] = "skyrl"
+    command: PlainCommand = PlainCommand()
     entrypoint: str = "python examples/train/visgym/entrypoint.py --env_variant sft"
     # What the trainer itself would refuse, asked before anything is submitted: `module:function`, importable on this machine.
     checks: (

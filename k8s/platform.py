@@ -59,7 +59,7 @@ def _namespace(made: cdk8s.Chart, env: Environment, name: str) -> None:
 def _identities(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
     accounts = []
     if namespace == env.ray_cluster.namespace:
-        accounts.append((names.TRAINING_SERVICE_ACCOUNT, "training"))
+        accounts += [(names.TRAINING_SERVICE_ACCOUNT, "training"), (names.RELEASE_SERVICE_ACCOUNT, "releases")]
     if namespace == env.serving.namespace:
         accounts.append((names.SERVING_SERVICE_ACCOUNT, "serving"))
     for account, component in accounts:

@@ -145,7 +145,7 @@ def _environment(env: Environment, *, efa: int) -> list[Json]:
 def _fault_tolerance(env: Environment) -> Json:
     # It keeps the cluster's actors and placement groups over a head's death. It does not save a training: the driver runs on
     # the head and dies with it. What brings a run back is the next attempt and its checkpoint.
-    options: Json = {"backend": "redis", "redisAddress": env.ray_cluster.redis_address or ""}
+    options: Json = {"redisAddress": env.ray_cluster.redis_address or ""}  # Redis is the backend unless another is named
     if env.ray_cluster.redis_password_secret:
         options["redisPassword"] = {"valueFrom": {"secretKeyRef": {"name": env.ray_cluster.redis_password_secret, "key": "password"}}}
     return options

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -55,13 +54,6 @@ def command(env: Environment, *, base: Path, export: Path, port: int) -> list[st
     return words
 
 
-def runs_here(env: Environment) -> bool:
-    """Whether the program of `serving.gate.server` is installed on this machine."""
-    template = env.serving.gate.server
-    words = shlex.split(template) if template else []
-    return bool(words) and (words[0] == "python" or shutil.which(words[0]) is not None)
-
-
 @contextmanager
 def served(
     env: Environment, *, base: Path, export: Path, log: Path, note: Callable[[str], None] = lambda text: None,
@@ -78,12 +70,18 @@ def served(
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=_die_with_parent
+                words,
+                cwd=ROOT if ROOT.is_dir() else None,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
         except OSError as error:
             rule = f"it cannot be started ({error.strerror})"
             raise Refused(
-                Problem("serving.gate.server", words[0], rule, "run the gate where it is installed, or give --endpoint")
+                Problem("serving.gate.server", words[0], rule, "run the gate where it is installed (--in-cluster), or give --endpoint")
             ) from None
     try:
         _wait(process, f"http://127.0.0.1:{port}", log, seconds)

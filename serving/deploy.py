@@ -36,6 +36,8 @@ class State:
     deployments: Mapping[str, str] = field(default_factory=dict)
     endpoints: int = 0
     waiting_for: Sequence[str] = ()
+    # Whether the status is that of the newest specification; KubeRay does not always say so (training/cluster.py, UNSEEN_SECONDS).
+    generation_seen: bool = True
 
     def sentence(self) -> str:
         """For people, on one line."""
@@ -174,7 +176,12 @@ def up(
         kubectl.apply(found.folder)
     except Rejected as error:
         raise Rejected(f"{error}{training_cluster.missing_step(kubectl.environment, str(error))}") from None
-    return _until(kubectl, lambda state: state.ready, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
+    applied = clock.now()
+
+    def done(state: State) -> bool:
+        return state.ready and (state.generation_seen or clock.now() - applied >= training_cluster.UNSEEN_SECONDS)
+
+    return _until(kubectl, done, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
 
 
 def down(kubectl: Kubectl, *, timeout_seconds: float, note: Note = lambda _: None, clock: Clock = CLOCK) -> State:
@@ -207,7 +214,7 @@ def state(kubectl: Kubectl) -> State:
     deleting = bool(live.get("metadata", {}).get("deletionTimestamp"))
     ready_condition = conditions.get("Ready", {}).get("status") == "True"
     applications, deployments, messages = _applications(status)
-    ready = ready_condition and seen and not deleting and all(said == "RUNNING" for said in applications.values())
+    ready = ready_condition and not deleting and all(said == "RUNNING" for said in applications.values())
     waiting: list[str] = []
     if not ready and not deleting:
         if said := conditions.get("Ready", {}).get("message"):
@@ -219,7 +226,7 @@ def state(kubectl: Kubectl) -> State:
             waiting.append("its pods do not exist yet")
     return State(
         name, namespace, exists=True, ready=ready, deleting=deleting, applications=applications, deployments=deployments,
-        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting,
+        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting, generation_seen=seen,
     )  # fmt: skip
 
 

@@ -11,10 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from config import base_models, names
-from config.problems import Problem, Refused
+from config.problems import Problem, Refused, Unreachable
 from config.serve_rules import server_rank
 from serving.releases import File, content_digest
 from serving.tensors import Shape, Unreadable, look
@@ -54,6 +56,26 @@ class Export:
     stamp: Stamp = ()
 
 
+class AdapterConfig(BaseModel):
+    """What is read of PEFT's adapter_config.json; the rest is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    r: int
+    lora_alpha: Annotated[float, Field(allow_inf_nan=False, gt=0)]
+    base_model_name_or_path: str | None = None
+    peft_type: str | None = None
+    rank_pattern: dict[str, int] | None = None
+    use_dora: bool | None = None
+    bias: str | None = None
+    modules_to_save: list[str] | None = None
+
+    @property
+    def ranks(self) -> set[int]:
+        """Every rank that it names."""
+        return {self.r, *(self.rank_pattern or {}).values()}
+
+
 @dataclass(frozen=True)
 class _Side:
     module: str
@@ -80,15 +102,14 @@ def checked(env: Environment, record: Record, step: int) -> Export:
     if found:
         raise Refused(found)
     return Export(
-        folder=folder, step=step, files=files, digest=content_digest(files), rank=int(config["r"]), alpha=float(config["lora_alpha"]),
-        base_path=str(config["base_model_name_or_path"]), base_commit=_commit(env), stand_in=is_stand_in(folder),
+        folder=folder, step=step, files=files, digest=content_digest(files), rank=config.r, alpha=config.lora_alpha,
+        base_path=str(config.base_model_name_or_path), base_commit=_commit(env), stand_in=is_stand_in(folder),
         stamp=before,
     )  # fmt: skip
 
 
 def find(env: Environment, run_id: str, step: int) -> Path:
     """The export's folder on this machine. Raises Refused where it is not there or not whole, Unreachable without /shared."""
-    from config.problems import Unreachable
     from training import record as records
 
     root = records.folder_here(env, run_id)
@@ -110,6 +131,15 @@ def find(env: Environment, run_id: str, step: int) -> Path:
         raise Refused(Problem(field, str(folder), f"it is not whole: {', '.join(missing)} is missing", "export the step again"))
     there = ", ".join(str(number) for number in steps(root)) or "none"
     raise Refused(Problem(field, "", f"run {run_id} has no export of this step", f"its exports are of step {there}"))
+
+
+def digest_of(env: Environment, run_id: str, step: int) -> str | None:
+    """Digest of an export's bytes; None where it is not there, not whole, or not visible from here."""
+    try:
+        folder = find(env, run_id, step)
+        return content_digest([describe(folder / name) for name in (names.ADAPTER_WEIGHTS, names.ADAPTER_CONFIG)])
+    except (Refused, Unreachable, OSError):
+        return None
 
 
 def steps(root: Path) -> list[int]:
@@ -137,46 +167,43 @@ def _being_written(step_folder: Path) -> bool:
     return False
 
 
-def _config(folder: Path, field: str) -> Mapping[str, Any]:
-    path = folder / names.ADAPTER_CONFIG
+def _config(folder: Path, field: str) -> AdapterConfig:
+    path, told = folder / names.ADAPTER_CONFIG, f"{field} {names.ADAPTER_CONFIG}"
+    fix = "export the step again"
+    if path.stat().st_size > _LARGEST_CONFIG:
+        raise Refused(Problem(told, "", "it is larger than 1 MiB", fix))
     try:
-        if path.stat().st_size > _LARGEST_CONFIG:
-            raise ValueError("it is larger than 1 MiB")
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it holds no mapping")
-        int(found["r"]), float(found["lora_alpha"])
-    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
-        said = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
-        raise Refused(Problem(f"{field} {names.ADAPTER_CONFIG}", "", f"it cannot be read: {said}", "export the step again")) from None
-    return found
+        return AdapterConfig.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise Refused(
+            [Problem(" ".join((told, *map(str, each["loc"]))), "", f"it cannot be read: {each['msg']}", fix) for each in error.errors()]
+        ) from None
 
 
-def _settings(env: Environment, record: Record, config: Mapping[str, Any], field: str) -> Iterator[Problem]:
+def _settings(env: Environment, record: Record, config: AdapterConfig, field: str) -> Iterator[Problem]:
     """adapter_config.json against the record, and against what vLLM serves (vllm/lora/peft_helper.py)."""
     told = f"{field} {names.ADAPTER_CONFIG}"
     for key, setting in ((_RANK, "r"), (_ALPHA, "lora_alpha")):
         wanted = record.overrides.get(key)
-        if wanted is not None and config[setting] != wanted:
-            yield Problem(
-                f"{told} {setting}", str(config[setting]), f"the run's record says {key}={wanted}", "this is not that run's export"
-            )
-    highest = max([int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())])
+        found = getattr(config, setting)
+        if wanted is not None and found != wanted:
+            yield Problem(f"{told} {setting}", f"{found:g}", f"the run's record says {key}={wanted}", "this is not that run's export")
+    highest = max(config.ranks)
     served = server_rank(env)
     if not 0 < highest <= served:
         fix = f"serve with trainer.policy.model.lora.rank of at least {highest} in the environment, or train with less"
         yield Problem(f"{told} r", str(highest), f"the endpoint holds adapters of rank 1 to {served} (max_lora_rank)", fix)
-    if config.get("peft_type") != "LORA":
-        yield Problem(f"{told} peft_type", str(config.get("peft_type")), "the endpoint serves LoRA adapters only", "train with LoRA")
+    if config.peft_type != "LORA":
+        yield Problem(f"{told} peft_type", str(config.peft_type), "the endpoint serves LoRA adapters only", "train with LoRA")
     for setting, harmless in (("use_dora", (None, False)), ("bias", (None, "none")), ("modules_to_save", (None, []))):
-        if config.get(setting) not in harmless:
-            yield Problem(f"{told} {setting}", str(config[setting]), "vLLM does not serve this kind of adapter", "train without it")
+        if (value := getattr(config, setting)) not in harmless:
+            yield Problem(f"{told} {setting}", str(value), "vLLM does not serve this kind of adapter", "train without it")
 
 
-def _base(env: Environment, record: Record, config: Mapping[str, Any], field: str) -> Iterator[Problem]:
+def _base(env: Environment, record: Record, config: AdapterConfig, field: str) -> Iterator[Problem]:
     """The base model that was trained on must be the one that is served: same folder, same revision."""
     told, training = f"{field} {names.ADAPTER_CONFIG}", env.training
-    path = config.get("base_model_name_or_path")
+    path = config.base_model_name_or_path
     if path != training.base_model:
         yield Problem(
             f"{told} base_model_name_or_path", str(path), f"the endpoint serves {training.base_model}", "serve the model it was trained on"
@@ -218,7 +245,7 @@ def _commit(env: Environment) -> str | None:
     return commit if isinstance(commit, str) else None
 
 
-def _tensors(tensors: Mapping[str, Shape], config: Mapping[str, Any], field: str) -> Iterator[Problem]:
+def _tensors(tensors: Mapping[str, Shape], config: AdapterConfig, field: str) -> Iterator[Problem]:
     told = f"{field} {names.ADAPTER_WEIGHTS}"
     sides: dict[str, dict[str, Shape]] = {}
     unknown, ignored, broken = [], [], []
@@ -250,8 +277,8 @@ def _tensors(tensors: Mapping[str, Shape], config: Mapping[str, Any], field: str
         yield Problem(told, "", "every weight of one half is zero, so the adapter changes nothing", "choose a step after some training")
 
 
-def _ranks(sides: Mapping[str, Mapping[str, Shape]], config: Mapping[str, Any], told: str) -> Iterator[Problem]:
-    stated = {int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())}
+def _ranks(sides: Mapping[str, Mapping[str, Shape]], config: AdapterConfig, told: str) -> Iterator[Problem]:
+    stated = config.ranks
     wrong = []
     for module, its in sides.items():
         ranks = {
@@ -262,16 +289,16 @@ def _ranks(sides: Mapping[str, Mapping[str, Shape]], config: Mapping[str, Any], 
             wrong.append(f"{module} ({', '.join(str(shape.dimensions) for shape in its.values())})")
     if wrong:
         yield Problem(
-            told, _some(wrong), f"their shapes do not have the rank {config['r']} of {names.ADAPTER_CONFIG}", "export the step again"
+            told, _some(wrong), f"their shapes do not have the rank {config.r} of {names.ADAPTER_CONFIG}", "export the step again"
         )
 
 
-def _size(env: Environment, size: int, config: Mapping[str, Any], field: str) -> Iterator[Problem]:
+def _size(env: Environment, size: int, config: AdapterConfig, field: str) -> Iterator[Problem]:
     """At most what every linear layer of the language model at this rank takes in fp32."""
     model = base_models.of(env)
-    most = int(_SPARE * 4 * model.adapter_parameters(int(config["r"]))) + (1 << 20) if model is not None else _LARGEST
+    most = int(_SPARE * 4 * model.adapter_parameters(config.r)) + (1 << 20) if model is not None else _LARGEST
     if size > most:
-        of = f" of {model.name} at rank {config['r']}" if model is not None else ""
+        of = f" of {model.name} at rank {config.r}" if model is not None else ""
         yield Problem(f"{field} {names.ADAPTER_WEIGHTS}", f"{size / 1e9:.2f} GB", f"an adapter{of} has at most {most / 1e9:.2f} GB",
                       "export the adapter alone, not the whole model")  # fmt: skip
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from config.environment import Environment
 
+BUCKET_VARIABLE: Final = "HYPERPOD_RL_BUCKET"
 MIB: Final = 1 << 20
 PART_BYTES: Final = 16 * MIB
 WORKERS: Final = 8
@@ -166,7 +167,8 @@ def open_store(env: Environment, aws: Any = None) -> Store:
     from config.names import Parameter
     from training import deployed
 
-    bucket = deployed.lookup(env, aws)[Parameter.ARTIFACT_BUCKET]
+    told = os.environ.get(BUCKET_VARIABLE)  # a Job of ours in the cluster, whose role reads objects and no parameters
+    bucket = told or deployed.lookup(env, aws)[Parameter.ARTIFACT_BUCKET]
     return Store(client(env, aws), bucket)
 
 

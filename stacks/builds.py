@@ -1,17 +1,19 @@
-"""CodeBuild projects: the training image (about 20 GB, nobody wants it through a laptop) and the mirror of charts."""
+"""CodeBuild projects: the training image (about 20 GB, nobody wants it through a laptop), the mirrors of charts and of images."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_codebuild as codebuild
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
+from aws_cdk import custom_resources as cr
 from constructs import Construct
 
 from config import images, names
@@ -32,6 +34,9 @@ _PUSH = (
     "ecr:UploadLayerPart",
     "ecr:DescribeImages",
 )
+
+
+_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
 class ImageBuild(Construct):
@@ -66,7 +71,7 @@ class ChartMirror(Construct):
     def __init__(self, stack: EnvironmentStack) -> None:
         super().__init__(stack, "ChartMirror")
         charts = mirrored(stack.settings)
-        repositories = [_chart_repository(stack, chart) for chart in charts]
+        repositories = [_mirror_repository(stack, "Chart", chart.repository(stack.settings)) for chart in charts]
         builder = project(
             stack,
             "Charts",
@@ -99,6 +104,75 @@ class ChartMirror(Construct):
             },
         )
         done.node.add_dependency(*repositories)
+
+
+class ImageMirror(Construct):
+    """Copies every container image of manifests and charts into this account's ECR: nodes without a way out pull from nowhere else.
+
+    A build of CodeBuild's own network does it; the serving image alone is larger than what Lambda's 15 minutes allow, so a state machine
+    waits for it.
+    """
+
+    def __init__(self, stack: EnvironmentStack) -> None:
+        super().__init__(stack, "ImageMirror")
+        settings = stack.settings
+        wanted = (*images.mirrored(settings), *images.of_charts(settings).values())
+        repositories = [_mirror_repository(stack, "Image", image.repository) for image in wanted]
+        # AWS's own registries are private ones of other accounts, read by whoever has an account.
+        foreign = sorted({image.origin.partition("/")[0] for image in wanted if ".dkr.ecr." in image.origin})
+        sources = [f"arn:{stack.partition}:ecr:{host.split('.')[3]}:{host.split('.')[0]}:repository/*" for host in foreign]
+        spec = json.dumps(image_buildspec(settings, wanted, foreign), sort_keys=True)
+        builder = project(
+            stack,
+            "Mirror",
+            description="Mirrors container images into ECR",
+            minutes=55,
+            compute="BUILD_GENERAL1_LARGE",
+            docker=True,
+            allow=[
+                Allow(_PUSH, [repository.attr_arn for repository in repositories]),
+                Allow(list(_PULL), sources, why="AWS's own registries, whose repositories only their charts name"),
+            ],
+            source={"type": "NO_SOURCE", "buildSpec": spec},
+        )
+        allow = [Allow(["codebuild:StartBuild", "codebuild:BatchGetBuilds"], [builder.attr_arn])]
+        begin = function(stack, "BeginMirror", handler="mirror.begin", description="Starts the image mirror", allow=allow)
+        ended = function(stack, "MirrorEnded", handler="mirror.ended", description="Looks whether the image mirror is done", allow=allow)
+        provider = cr.Provider(
+            stack,
+            "MirrorProvider",
+            on_event_handler=begin,
+            is_complete_handler=ended,
+            query_interval=Duration.seconds(30),
+            total_timeout=Duration.minutes(57),
+            log_group=begin.log_group,
+        )
+        done = resource(
+            stack,
+            "MirroredImages",
+            kind="MirroredImages",
+            token=provider.service_token,
+            timeout_minutes=58,
+            properties={
+                "Project": builder.ref,
+                "Images": [image.source for image in wanted],
+                "Digest": hashlib.sha256(spec.encode()).hexdigest()[:16],
+            },
+        )
+        done.node.add_dependency(*repositories)
+
+
+def image_buildspec(settings: Settings, wanted: Sequence[images.Image], foreign: Sequence[str]) -> dict[str, Any]:
+    """What the image mirror runs: pull, tag, push, unless that tag is there already."""
+    login = "docker login --username AWS --password-stdin"
+    commands = [f"aws ecr get-login-password | {login} {registry(settings)}"]
+    commands += [f"aws ecr get-login-password --region {host.split('.')[3]} | {login} {host}" for host in foreign]
+    for image in wanted:
+        there = f"aws ecr describe-images --repository-name {image.repository} --image-ids imageTag={image.tag} >/dev/null 2>&1"
+        own = f"{images.own(settings, image)}:{image.tag}"
+        pull = f"docker pull --quiet --platform linux/amd64 {image.source}"
+        commands.append(f"{there} || ( {pull} && docker tag {image.source} {own} && docker push --quiet {own} && docker rmi {own} )")
+    return {"version": 0.2, "phases": {"build": {"commands": commands}}}
 
 
 def project(
@@ -166,6 +240,7 @@ def _mirror(settings: Settings, chart: Chart) -> str:
         fetch = [
             f"git clone -q --filter=blob:none --no-checkout {chart.origin} {chart.name}",
             f"git -C {chart.name} checkout -q {chart.revision}",
+            *_rewritten(settings, chart),
             f"helm dependency update {chart.name}/{chart.path}",
             f"helm package {chart.name}/{chart.path} --version {chart.version} -d charts",
         ]
@@ -176,11 +251,20 @@ def _mirror(settings: Settings, chart: Chart) -> str:
     return f"{there} >/dev/null 2>&1 || ( {' && '.join([*fetch, push])} )"
 
 
-def _chart_repository(stack: EnvironmentStack, chart: Chart) -> ecr.CfnRepository:
+def _rewritten(settings: Settings, chart: Chart) -> list[str]:
+    """Images that a chart's templates name without a value for it, where they must come from the account's own ECR."""
+    image = images.of_charts(settings).get("neuron-device-plugin")
+    if image is None or chart.name != settings.version_set.platform.dependency_chart:
+        return []
+    templates = f"{chart.name}/{chart.path}/charts/neuron-device-plugin/templates"
+    return [f"sed -i -E 's#{image.origin}:[A-Za-z0-9._-]+#{images.own(settings, image)}:{image.tag}#' {templates}/*.yaml"]
+
+
+def _mirror_repository(stack: EnvironmentStack, what: str, name: str) -> ecr.CfnRepository:
     repository = ecr.CfnRepository(
         stack,
-        f"Chart{''.join(part.capitalize() for part in chart.name.split('-'))}",
-        repository_name=chart.repository(stack.settings),
+        f"{what}{''.join(part.capitalize() for part in name.rpartition('/')[2].split('-'))}",
+        repository_name=name,
         image_tag_mutability="IMMUTABLE",
         image_scanning_configuration={"scanOnPush": True},
         empty_on_delete=True,

@@ -8,10 +8,10 @@ Helm ignores. Whether the pinned revision knows each of them was not checked (in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from config import names
+from config import images, names
 from stacks.stack import Settings
 
 HYPERPOD_CHARTS = "https://github.com/aws/sagemaker-hyperpod-cli.git"
@@ -130,6 +130,8 @@ class DependencyValues:
     deep_health_check: bool = True
     job_auto_restart: bool = True
     patching: bool = True
+    # Images from the account's own ECR, by the names of config.images; empty where the charts' own are pulled.
+    images: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def rendered(self) -> Mapping[str, Any]:
         """The mapping that Helm takes.
@@ -137,7 +139,7 @@ class DependencyValues:
         Device plugins run where the node's type is listed, so the environment's own types are: an older list knows no ml.g7e, and a
         worker without the plugin has no GPU to allocate.
         """
-        return {
+        values: dict[str, Any] = {
             "global": {"region": self.region},
             "cert-manager": {"enabled": self.cert_manager},
             "trainingOperators": {"enabled": self.training_operators},
@@ -172,6 +174,30 @@ class DependencyValues:
             "job-auto-restart": {"enabled": self.job_auto_restart},
             "hyperpod-patching": {"enabled": self.patching},
         }
+        if self.images:
+            # Neuron's plugin takes no value for its image: the mirror rewrites it in the chart.
+            repository, tag = self.images["health-monitoring-agent"]
+            values["health-monitoring-agent"]["hmaimage"] = f"{repository}:{tag}"
+            values["nvidia-device-plugin"]["image"] = self._image("nvidia-device-plugin")
+            values["aws-efa-k8s-device-plugin"]["image"] = self._image("efa-device-plugin")
+            values["mpi-operator"]["mpiOperator"] = {"image": self._image("mpi-operator")}
+            values["training-operators"] = {"image": self._image("training-operator")}
+        return values
+
+    def _image(self, name: str) -> dict[str, str]:
+        repository, tag = self.images[name]
+        return {"repository": repository, "tag": tag}
+
+
+def own_images(settings: Settings) -> dict[str, tuple[str, str]]:
+    """Repository and tag of each chart image in the account's ECR; empty unless the network is closed."""
+    return {name: (images.own(settings, image), image.tag) for name, image in images.of_charts(settings).items()}
+
+
+def image_values(settings: Settings, name: str) -> dict[str, Any]:
+    """Values that point a chart with the usual `image.repository` and `image.tag` at the account's ECR."""
+    found = own_images(settings).get(name)
+    return {"image": {"repository": found[0], "tag": found[1]}} if found else {}
 
 
 def dependency_values(settings: Settings) -> DependencyValues:
@@ -181,4 +207,5 @@ def dependency_values(settings: Settings) -> DependencyValues:
         region=settings.region,
         gpu_types=tuple(sorted(kind for kind, instance in instances.items() if instance.gpus)),
         efa_types=tuple(sorted(kind for kind, instance in instances.items() if instance.efa_interfaces)),
+        images=own_images(settings),
     )

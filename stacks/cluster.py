@@ -13,7 +13,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 from constructs import Construct
 
 from config import names
-from stacks.builds import ChartMirror
+from stacks.builds import ChartMirror, ImageMirror
 from stacks.functions import log_group
 from stacks.kubernetes import access, addon
 from stacks.stack import EnvironmentStack, Settings, Shared, cluster_subnets
@@ -71,6 +71,8 @@ class Cluster(EnvironmentStack):
             made.node.add_dependency(cluster)
         self._people(cluster)
         ChartMirror(self)
+        if settings.network.egress == "closed":
+            ImageMirror(self)
         provider = cluster.kubectl_provider
         assert provider is not None
         self.publish(names.Parameter.EKS_CLUSTER, cluster.cluster_name)

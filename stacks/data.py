@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
@@ -109,6 +110,13 @@ class Data(EnvironmentStack):
 
     def _file_system(self, key: kms.Key | None, bucket: s3.Bucket) -> fsx.CfnFileSystem:
         wanted = self.settings.storage.file_system
+        # What cannot change in place; the guard refuses to let it change, since FSx has no name that CloudFormation would keep.
+        kept: dict[str, Any] = {
+            "subnet_ids": [self.read(Shared.HYPERPOD_SUBNET)],
+            "security_group_ids": [self.read(Shared.FILE_SYSTEM_GROUP)],
+            "kms_key_id": key.key_arn if key else None,
+            "backup_id": wanted.restore_from_backup,
+        }
         file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",
@@ -117,10 +125,7 @@ class Data(EnvironmentStack):
             file_system_type_version=self.settings.version_set.platform.lustre,
             storage_type="SSD",
             storage_capacity=wanted.capacity_gib,
-            subnet_ids=[self.read(Shared.HYPERPOD_SUBNET)],
-            security_group_ids=[self.read(Shared.FILE_SYSTEM_GROUP)],
-            kms_key_id=key.key_arn if key else None,
-            backup_id=wanted.restore_from_backup,
+            **kept,
             lustre_configuration={
                 "deploymentType": "PERSISTENT_2",
                 "perUnitStorageThroughput": wanted.throughput_mbps_per_tib,
@@ -131,6 +136,7 @@ class Data(EnvironmentStack):
             },
             tags=[{"key": "Name", "value": names.file_system(self.settings)}],
         )
+        file_system.node.add_dependency(self._guard(kept))
         # `backup` keeps a backup and lets the file system go.
         file_system.apply_removal_policy(self._keep if self.settings.storage.removal == "retain" else RemovalPolicy.DESTROY)
         if wanted.export_to_s3:
@@ -144,6 +150,21 @@ class Data(EnvironmentStack):
             )
             association.node.add_dependency(bucket)
         return file_system
+
+    def _guard(self, kept: dict[str, Any]) -> Construct:
+        guard = function(self, "GuardFunction", handler="guard.handler", description="Refuses to replace the file system")
+        return resource(
+            self,
+            "Guard",
+            kind="Guard",
+            token=guard.function_arn,
+            timeout_minutes=6,
+            properties={
+                "What": "file system",
+                "Fix": "Take it back, or deploy an environment of another name and copy the data",
+                "Kept": {name: value for name, value in kept.items() if value is not None},
+            },
+        )
 
     def _final_backup(self, file_system: fsx.CfnFileSystem) -> None:
         """A backup on delete, waited for: CloudFormation has no snapshot policy for FSx."""

@@ -36,7 +36,7 @@ class Platform(EnvironmentStack):
             source=charts.kuberay(settings),
             release="kuberay-operator",
             namespace=names.KUBERAY_NAMESPACE,
-            values={},
+            values=charts.image_values(settings, "kuberay"),
             wait=True,
         )
         layers = self._objects(cluster, after=(*identities, storage_driver))
@@ -83,9 +83,19 @@ class Platform(EnvironmentStack):
             Allow(["s3:GetObject"], [bucket_arn(self, bucket, f"{names.ADAPTER_PREFIX}*")], why="every adapter"),
             Allow(["s3:ListBucket"], [bucket_arn(self, bucket)], {"StringLike": {"s3:prefix": [f"{names.ADAPTER_PREFIX}*"]}}),
         ]
+        releases = [
+            Allow(
+                ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"],
+                [bucket_arn(self, bucket, f"{names.ADAPTER_PREFIX}*")],
+                why="every release, whose name comes with it",
+            ),
+            # Without a prefix: to a role that may list below one only, S3 answers 403 for a missing object, not 404.
+            Allow(["s3:ListBucket"], [bucket_arn(self, bucket)]),
+        ]
         return [
             self._identity("Training", settings.ray_cluster.namespace, names.TRAINING_SERVICE_ACCOUNT, [*training, *key]),
             self._identity("Serving", settings.serving.namespace, names.SERVING_SERVICE_ACCOUNT, [*serving, *key]),
+            self._identity("Releases", settings.ray_cluster.namespace, names.RELEASE_SERVICE_ACCOUNT, [*releases, *key]),
         ]
 
     def _identity(self, workload: str, namespace: str, service_account: str, allow: list[Allow]) -> eks.CfnPodIdentityAssociation:
@@ -124,6 +134,8 @@ class Platform(EnvironmentStack):
             "certManager": {"enable": True},
         }
         values |= ({"domain": domain.name} if domain else {}) | ({"kmsKeyArn": key} if key else {})
+        if own := charts.own_images(self.settings).get("endpoint-operator"):
+            values["image"] = {"override": ":".join(own)}
         return chart(
             self,
             "EndpointOperator",

@@ -51,6 +51,7 @@ def load_balancer_controller(stack: EnvironmentStack, cluster: eks.ICluster, *, 
             "enableShield": False,
             "enableWaf": False,
             "enableWafv2": False,
+            **charts.image_values(stack.settings, "load-balancer-controller"),
         },
         wait=True,
         # On delete its role goes after it: it removes load balancers to the last.

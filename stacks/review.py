@@ -41,6 +41,7 @@ RESOURCES = (
     Accepted("Data/Artifacts/Resource", "S1", "who read an object is CloudTrail's to say; a log bucket would need one of its own"),
     Accepted("HyperPod/Scripts/Resource", "S1", "it holds one script that the nodes read when they start"),
     Accepted("*/ImageProject", "CB4", "it keeps no artifact and no cache that a key could protect; ECR encrypts what it pushes"),
+    Accepted("*/MirrorProject", "CB4", "it keeps no artifact and no cache that a key could protect; ECR encrypts what it pushes"),
     Accepted("*/ChartsProject", "CB4", "it keeps no artifact and no cache that a key could protect; ECR encrypts what it pushes"),
     Accepted("*/KubectlProvider/Handler/Resource", "L1", "the runtime is that of CDK's own handler"),
     Accepted("*/waiter-state-machine/Resource", "SF1", "CDK's provider logs its errors; every poll beside them says nothing new"),

@@ -17,6 +17,9 @@ from training import base_model
 from training.kubernetes import Kubectl, Rejected
 
 KIND = "rayclusters.ray.io"
+# KubeRay writes `observedGeneration` only when something else in the status changes (ray-operator, utils/consistency.go), so after an
+# edit that moves no pod (a toleration) it stays old for ever. An edit that does move pods shows within a second or two.
+UNSEEN_SECONDS = 30.0
 POLL_SECONDS = 2.0
 Note = Callable[[str], None]
 
@@ -47,9 +50,9 @@ class State:
 
     @property
     def ready(self) -> bool:
-        """Head and every worker are ready, as of the newest specification."""
+        """Head and every worker are ready. Right after a change the status is still the old one's: `generation_seen` tells."""
         return (
-            self.exists and not self.deleting and self.generation_seen and self.head_ready
+            self.exists and not self.deleting and self.head_ready
             and self.workers_wanted > 0 and self.workers_ready >= self.workers_wanted
         )  # fmt: skip
 
@@ -174,14 +177,17 @@ def up(
     except Rejected as error:
         raise Rejected(f"{error}{missing_step(env, str(error))}") from None
 
+    applied = clock.now()
+
+    def done(state: State) -> bool:
+        return state.ready and not state.waiting_for and (state.generation_seen or clock.now() - applied >= UNSEEN_SECONDS)
+
     def look() -> State:
         now = state(kubectl)
         more = base_model.waits_for(kubectl, model) if model is not None else ()
         return replace(now, waiting_for=(*now.waiting_for, *more))
 
-    return _until(
-        look, lambda state: state.ready and not state.waiting_for, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock
-    )
+    return _until(look, done, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
 
 
 def changes(kubectl: Kubectl, found: Manifests) -> Sequence[str]:

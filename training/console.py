@@ -8,12 +8,13 @@ between (skyrl/train/utils/tracking.py, loguru on standard error, forwarded by R
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from pydantic_core import from_json
 
 Metric: TypeAlias = int | float | str
 
@@ -161,7 +162,7 @@ class Parser:
             return 0
         metrics = _only_numbers(text) if self._numbers else None
         if metrics is None:
-            metrics = _numbers_and_texts(text)
+            metrics = _with_words(text)
             if metrics is None:
                 return 0
             self._numbers = False
@@ -210,8 +211,15 @@ class Parser:
             events.append(Step(step.number, step.metrics, whole=whole))
 
 
-# The metrics of a dictionary in one piece are read some times faster than pair by pair: quotes are replaced, and `json` reads it.
+# The metrics of a dictionary in one piece are read some times faster than pair by pair: quotes are replaced, and a
+# JSON parser in Rust reads it.
 # Whatever would read otherwise line by line must end in None: JSON's true and null, blanks and line ends that it passes over.
+
+
+@lru_cache(maxsize=16)
+def _writer(prefix: bytes) -> bytes:
+    """Ray's prefix without its colors."""
+    return _ANSI.sub(b"", prefix).rstrip()
 
 
 def _own_text(region: bytes, prefix: bytes) -> bytes | None:
@@ -223,7 +231,7 @@ def _own_text(region: bytes, prefix: bytes) -> bytes | None:
     lines = region.split(b"\n")
     if region.count(b"\n" + prefix) + 1 != len(lines):
         lines = [line for line in lines if line.startswith(prefix)]
-        if region.count(_ANSI.sub(b"", prefix).rstrip()) != len(lines) or _STEP in region or _DONE in region:
+        if region.count(_writer(prefix)) != len(lines) or _STEP in region or _DONE in region:
             return None  # the same worker, written otherwise; or more that wants to be looked at
     if not lines or max(map(len, lines)) > _PLAIN_LINE + len(prefix):
         return None
@@ -235,39 +243,28 @@ def _own_text(region: bytes, prefix: bytes) -> bytes | None:
 
 
 def _only_numbers(text: bytes) -> dict[str, Metric] | None:
-    if b"'nan'" in text:
-        text = text.replace(b": 'nan'", b": NaN")
     text = text.replace(b"',\n '", b',"').replace(b",\n '", b',"').replace(b"': '", b'": ').replace(b"': ", b'": ')
     text = text[2:].removesuffix(b"'")
     if b"'" in text:
         return None
     try:
-        found: dict[str, Metric] = _JSON.decode('{"' + text.decode("ascii") + "}")
+        found: dict[str, Metric] = from_json(b'{"' + text + b"}")
     except ValueError:
         return None
     plain = text.count(b" ") == len(found) and set(map(type, found.values())) <= _NUMBERS and "" not in found
     return found if plain else None
 
 
-def _numbers_and_texts(text: bytes) -> dict[str, Metric] | None:
+def _with_words(text: bytes) -> dict[str, Metric] | None:
     if b"  " in text:
         return None
     try:
-        found: dict[str, Any] = _JSON.decode((text.replace(b"'", b'"') + b"}").decode("ascii"))
+        found: dict[str, Metric] = from_json(text.replace(b"'", b'"') + b"}")
     except ValueError:
         return None
     if len(found) != text.count(b"': ") or not set(map(type, found.values())) <= _KINDS or "" in found:
         return None
-    with contextlib.suppress(ValueError):  # most are numbers with decimals, as texts
-        return {
-            name: value if value.__class__ is not str else float(value) if "." in value else _text_number(value)
-            for name, value in found.items()
-        }
-    return {name: _text_number(value) if value.__class__ is str else value for name, value in found.items()}
-
-
-# NaN and the infinities read as they do line by line.
-_JSON: Final = json.JSONDecoder(parse_constant=float)
+    return {name: value if value.__class__ is not str else _text_number(value) for name, value in found.items()}
 
 
 def _number(value: bytes) -> Metric:
@@ -277,9 +274,11 @@ def _number(value: bytes) -> Metric:
 def _text_number(text: str) -> Metric:
     """`'0.7500'` and `10` are numbers; anything else stays text."""
     # A failed conversion costs more than a look for the point.
-    for kind in (float,) if "." in text else (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from config.environment import Environment
+from training import checkpoints
 from training.base_model import MARKER
 from training.layout import SHARED_VARIABLE, RunFolder
 
@@ -44,10 +45,16 @@ prepare() {{
 _COPY = """\
 copy() { trap "" TERM INT; exec tee -a -- "$RUN_FOLDER/logs/driver-a$HYPERPOD_RL_ATTEMPT.log"; }
 if [ -n "${RUN_FOLDER:-}" ]; then exec > >(copy) 2>&1; COPY=$!; fi"""
+_TRAP = """\
+TRAINER=; STOPS=0
+trap 'STOPS=$((STOPS + 1)); [ -z "$TRAINER" ] || kill -TERM "$TRAINER" 2> /dev/null || true' TERM INT"""
 _RUN = """\
-trap 'kill -TERM "$TRAINER" 2> /dev/null' TERM INT
-CODE=0; wait "$TRAINER" || CODE=$?
-while kill -0 "$TRAINER" 2> /dev/null; do CODE=0; wait "$TRAINER" || CODE=$?; done
+TRAINER=$!
+[ "$STOPS" = 0 ] || kill -TERM "$TRAINER" 2> /dev/null || true
+while :; do  # a signal ends a wait early; the next one tells the trainer's own code
+  BEFORE=$STOPS; CODE=0; wait "$TRAINER" || CODE=$?
+  [ "$BEFORE" = "$STOPS" ] && break
+done
 exec > /dev/null 2>&1
 for _ in {1..50}; do kill -0 "${COPY:-}" 2> /dev/null || break; sleep 0.1; done
 exit "$CODE"
@@ -63,18 +70,30 @@ def dataset_folder(env: Environment, *, rows: int, held_out: bool) -> str:
     return f"{root}/{maze}/{made_by.skyrl_commit[:8]}-{made_by.visgym_commit[:8]}/{kind}-{rows}"
 
 
-def command(env: Environment, *, run_id: str, folder: RunFolder, overrides: Sequence[str]) -> str:
+def command(
+    env: Environment, *, run_id: str, folder: RunFolder, overrides: Sequence[str], first: Sequence[str] | None = None,
+    marker: str | None = None,
+) -> str:  # fmt: skip
     """The entrypoint of the Ray job (Ray gives it to a shell): the trainer with its overrides, prepared for where needed.
 
-    `overrides` are SkyRL's `key=value` words; each is quoted, so that no shell reads into it.
+    `overrides` are the trainer's words (SkyRL: `key=value`); each is quoted, so that no shell reads into it. `first`, where given,
+    stands in for them as long as the run has no checkpoint of its own: as long as `marker` is not in its folder.
     """
-    trainer = " ".join((env.training.entrypoint, *(shlex.quote(word) for word in overrides)))
-    return "exec bash -c " + shlex.quote(_script(env, run_id=run_id, folder=folder, trainer=trainer))
+    start = f"{_trainer(env, overrides)} &"
+    if first is not None:
+        quoted = shlex.quote(marker or f"checkpoints/{checkpoints.MARKER}")
+        own = f'if [ -e "${{RUN_FOLDER:-}}"/{quoted} ]; then'
+        start = "\n".join((own, f"  {start}", "else", f"  {_trainer(env, first)} &", "fi"))
+    return "exec bash -c " + shlex.quote(_script(env, run_id=run_id, folder=folder, start=start))
 
 
-def _script(env: Environment, *, run_id: str, folder: RunFolder, trainer: str) -> str:
+def _trainer(env: Environment, overrides: Sequence[str]) -> str:
+    return " ".join((env.training.entrypoint, *(shlex.quote(word) for word in overrides)))
+
+
+def _script(env: Environment, *, run_id: str, folder: RunFolder, start: str) -> str:
     training = env.training
-    lines = ["set -euo pipefail", f"export RUN_ID={shlex.quote(run_id)}"]
+    lines = ["set -euo pipefail", f"export RUN_ID={shlex.quote(run_id)} RUN_FOLDER="]
     if training.code_path is not None:
         lines.append(f"cd {shlex.quote(training.code_path)}")
     lines += _mark(env, folder)
@@ -83,7 +102,7 @@ def _script(env: Environment, *, run_id: str, folder: RunFolder, trainer: str) -
     if training.dataset_command is not None:
         lines.append(_PREPARE)
         lines += _datasets(env, training.dataset_command)
-    return "\n".join((*lines, _COPY, f"{trainer} &", "TRAINER=$!", _RUN))
+    return "\n".join((*lines, _COPY, _TRAP, start, _RUN))
 
 
 def _mark(env: Environment, folder: RunFolder) -> list[str]:
@@ -96,7 +115,7 @@ def _mark(env: Environment, folder: RunFolder) -> list[str]:
     # The local cloud's /shared is a folder that a variable names; without it nothing of this machine is written to.
     below = shlex.quote(folder.root.removeprefix(env.storage.file_system.mount_path))
     inner = [f'RUN_FOLDER="${SHARED_VARIABLE}"{below}', *begin]
-    return ["RUN_FOLDER=", f'if [ -n "${{{SHARED_VARIABLE}:-}}" ]; then', *(f"  {line}" for line in inner), "fi"]
+    return [f'if [ -n "${{{SHARED_VARIABLE}:-}}" ]; then', *(f"  {line}" for line in inner), "fi"]
 
 
 def _datasets(env: Environment, command: str) -> Iterator[str]:

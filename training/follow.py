@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from config.environment import Environment
 from config.problems import Unreachable
-from training import jobs, solve_rate
+from training import frameworks, jobs, solve_rate
 from training.connection import Connection, Lost, translated
-from training.console import Parser, Step, TrainingDone
+from training.console import Step, TrainingDone
 from training.jobs import Attempt
 
 STATUS_SECONDS: Final = 3.0
@@ -26,7 +26,7 @@ SILENCE_SECONDS: Final = 300.0
 # Give up when nothing at all was reached for this long; the job goes on, and `follow` can be called again.
 PATIENCE_SECONDS: Final = 1800.0
 _REWARD: Final = ("reward/avg_raw_reward", "reward/mean_positive_reward")
-_SECONDS: Final = "timing/step"
+_SECONDS: Final = ("timing/step",)
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,8 @@ def follow(connection: Connection, attempt: Attempt, *, log: Log | None = None) 
 
 def watch(connection: Connection, attempt: Attempt, *, log: Log | None = None) -> Iterator[Seen | Beat]:
     """As `follow`, and a beat every few seconds while nothing else comes: who waits for too long can tell."""
-    parser, last = Parser(), -1
     env, status = connection.environment, ""
+    parser, last = frameworks.parser(env), -1
     turns = max_turns(attempt, env.training.overrides)
     for piece in (log or Log(connection, attempt)).stream():
         if isinstance(piece, Changed):
@@ -264,11 +264,13 @@ def watch(connection: Connection, attempt: Attempt, *, log: Log | None = None) -
 
 def seen(env: Environment, attempt: Attempt, step: Step, *, turns: object) -> StepSeen:
     """One logged step with its solve rate, reward and time."""
+    other = frameworks.of(env)
+    reward, seconds = (other.reward, other.seconds) if other is not None else (_REWARD, _SECONDS)
     rate = solve_rate.of_step(env, attempt.run_id, step=step.number, metrics=step.metrics, max_turns=turns)
     return StepSeen(
         run_id=attempt.run_id, attempt=attempt.number, step=step.number, solve_rate=rate, metrics=step.metrics,
-        reward=next((value for key in _REWARD if (value := _number(step.metrics.get(key))) is not None), None),
-        step_seconds=_number(step.metrics.get(_SECONDS)),
+        reward=next((value for key in reward if (value := _number(step.metrics.get(key))) is not None), None),
+        step_seconds=next((value for key in seconds if (value := _number(step.metrics.get(key))) is not None), None),
     )  # fmt: skip
 
 

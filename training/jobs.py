@@ -176,6 +176,9 @@ def _differences(last: Attempt, specification: Specification) -> list[str]:
     ]
     if metadata.get("image") != specification.image:
         changed.append(f"image: {metadata.get('image')} there, {specification.image} here")
+    origin = str(specification.origin) if specification.origin is not None else None
+    if metadata.get("from_run") != origin:
+        changed.append(f"--from-run: {metadata.get('from_run') or 'nothing'} there, {origin or 'nothing'} here")
     return changed or ["the entrypoint or its variables"]
 
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from config.environment import Environment
 from config.problems import Failed, Unreachable
-from training import follow, jobs, layout, record, recording, series
+from training import follow, frameworks, jobs, layout, record, recording, series
 from training.connection import Answered, Connection
 from training.jobs import Attempt
 from training.record import Record
@@ -140,7 +140,7 @@ def _copied(env: Environment, attempt: Attempt, folder: Path) -> list[Row]:
     turns = follow.max_turns(attempt, _overrides(env, folder))
     try:
         with path.open("rb") as file:
-            steps = series.steps_of(iter(lambda: file.read(1 << 20), b""))
+            steps = series.steps_of(iter(lambda: file.read(1 << 20), b""), frameworks.parser(env))
     except FileNotFoundError:
         return []
     return [series.row(follow.seen(env, attempt, step, turns=turns)) for step in steps]
@@ -157,7 +157,7 @@ def _overrides(env: Environment, folder: Path) -> Mapping[str, object]:
 def _logged(connection: Connection, attempt: Attempt, note: Callable[[str], None]) -> list[Row]:
     turns = follow.max_turns(attempt, connection.environment.training.overrides)
     try:
-        steps = series.steps_of([jobs.log(connection, attempt).encode("utf-8", "replace")])
+        steps = series.steps_of([jobs.log(connection, attempt).encode("utf-8", "replace")], frameworks.parser(connection.environment))
     except Unreachable as error:
         note(f"{error}; its steps are those that were kept")
         return []

@@ -28,6 +28,10 @@ class RunFolder:
         """Full training state, to resume from (`trainer.ckpt_path`)."""
         return f"{self.root}/checkpoints"
 
+    def checkpoint(self, step: int) -> str:
+        """One checkpoint."""
+        return f"{self.checkpoints}/global_step_{step}"
+
     @property
     def exports(self) -> str:
         """Inference-ready adapters and eval dumps (`trainer.export_path`)."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from config.problems import Failed
 from training import evaluations, layout
+from training.results import Result
 from training.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ NO_PRICE: Final = "not known: there is no dated price for these instance types h
 class Part(BaseModel):
     """A frozen piece of the record. Its fields stand in the file in the order in which they stand here."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class Code(Part):
@@ -159,6 +160,7 @@ class Record(Part):
     image: Image = Image()
     config: str = ""
     specification: str = ""
+    from_run: str | None = None
     model: Model = Model()
     datasets: tuple[Dataset, ...] = ()
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -175,6 +177,7 @@ class Record(Part):
     evaluations: tuple[Evaluation, ...] = ()
     usage: Usage = Usage()
     events: tuple[Event, ...] = ()
+    results: tuple[Result, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
 
     @property

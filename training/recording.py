@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from config.digest import value_digest
 from config.environment import Environment
-from training import checkpoints, evaluations, layout, record, series
+from training import checkpoints, evaluations, layout, record, results, series
 from training.jobs import Attempt
 from training.record import AttemptRecord, Checkpoint, Code, Dataset, Evaluation, Event, Export, Image, Model, Nodes, Record, Usage
 from training.skyrl_keys import Value
@@ -64,14 +64,15 @@ def build(
     return Record(
         run_id=run_id, environment=facts.environment, environment_matches=facts.environment_matches,
         updated=moment.isoformat(timespec="seconds"), status=its[-1].status if its else before.status,
-        code=facts.code, image=facts.image, config=facts.config, specification=facts.specification, model=facts.model,
+        code=facts.code, image=facts.image, config=facts.config, specification=facts.specification,
+        from_run=facts.from_run, model=facts.model,
         datasets=_datasets(env, facts.overrides, before.datasets), overrides=facts.overrides, versions=facts.versions, nodes=facts.nodes,
         attempts=its, steps=len(joined) or before.steps, first_step=started, last_step=joined[-1].step if joined else before.last_step,
         missing_steps=tuple(series.gaps(joined)) if joined else before.missing_steps,
         median_step_seconds=series.median_seconds(joined) if joined else before.median_step_seconds,
         checkpoints=_checkpoints(env, run_id, folder, before.checkpoints), exports=_exports(env, run_id, folder, before.exports),
         evaluations=_evaluations(joined, folder, env, facts.overrides, before.evaluations), usage=_usage(its, moment),
-        events=(*before.events, *events), verdicts=before.verdicts,
+        events=(*before.events, *events), results=_results(folder, before.results), verdicts=before.verdicts,
     )  # fmt: skip
 
 
@@ -93,6 +94,7 @@ def _facts(env: Environment, before: Record, metadata: Mapping[str, str]) -> Rec
             "image": Image(uri=uri, digest=uri.partition("@")[2] or None),
             "config": metadata.get("config", ""),
             "specification": metadata.get("specification", ""),
+            "from_run": metadata.get("from_run"),
             "model": _model(env, overrides),
             "overrides": dict(sorted(overrides.items())),
             "versions": _versions(env),
@@ -254,3 +256,10 @@ def _evaluations(
             if step not in found and (last is None or step <= last) and (dump := evaluations.dump(env, folder, step, max_turns=turns)):
                 found[step] = Evaluation(step=step, attempt=None, results=dump[1], **dump[0].document())
     return tuple(found[step] for step in sorted(found))
+
+
+def _results(folder: Path | None, before: Sequence[results.Result]) -> tuple[results.Result, ...]:
+    """Result files that lie in the run's folder; those that the record held and that are gone stay."""
+    found = {(each.step, each.maze_set, each.export_digest): each for each in before}
+    found |= {(each.step, each.maze_set, each.export_digest): each for each in (results.of_run(folder) if folder is not None else ())}
+    return tuple(sorted(found.values(), key=lambda each: (each.step if each.step is not None else -1, each.maze_set, each.started)))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from config import names
 from config.load import ROOT, parse, path_of
 from config.problems import Problem, Refused
-from training import layout, run, skyrl
+from training import frameworks, layout, run, skyrl
+from training.checkpoints import Origin
 from training.skyrl_keys import Value
 
 if TYPE_CHECKING:
@@ -37,6 +38,25 @@ class Submitted:
     image: str
     specification: str
     overrides: Mapping[str, Value]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a specification has otherwise than what was submitted; None: not there."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+    def document(self) -> dict[str, str | None]:
+        """For programs."""
+        return {"key": self.key, "before": self.before, "after": self.after}
+
+    @property
+    def lines(self) -> list[str]:
+        """For people, as a diff shows it."""
+        return [f"{sign} {self.key}={value}" for sign, value in (("-", self.before), ("+", self.after)) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -65,20 +85,52 @@ def submitted(run_id: str, *, attempts: Sequence[Attempt], record: Record | None
             return Submitted(
                 run_id=run_id, attempt=attempt.number, environment=told.get("environment", ""), commit=told.get("commit", "unknown"),
                 dirty=told.get("dirty") != "false", image=told.get("image", ""), specification=told["specification"], overrides=overrides,
+                origin=_origin(told.get("from_run", "")),
             )  # fmt: skip
     if record is None or not record.specification:
         return None
     return Submitted(
         run_id=run_id, attempt=record.attempts[-1].number if record.attempts else 0, environment=record.environment,
         commit=record.code.commit, dirty=record.code.dirty, image=record.image.uri, specification=record.specification,
-        overrides=record.overrides,
+        overrides=record.overrides, origin=_origin(record.from_run or ""),
     )  # fmt: skip
+
+
+def _origin(text: str) -> Origin | None:
+    run_id, _, step = text.partition("@")
+    return Origin(run_id, int(step)) if step.isdigit() else None
+
+
+def changes(what: Submitted, made: run.Specification) -> list[Change]:
+    """Everything in which a specification differs from the submitted one, sorted by key; empty if nothing does."""
+    if made.digest == what.specification:
+        return []
+    found = [
+        Change(key, _text(what.overrides, key), _text(made.overrides, key))
+        for key in sorted(what.overrides.keys() | made.overrides.keys())
+        if what.overrides.get(key) != made.overrides.get(key)
+    ]
+    for name, before, after in (("image", what.image, made.image), ("from_run", _shown_origin(what.origin), _shown_origin(made.origin))):
+        if before != after:
+            found.append(Change(name, before or None, after or None))
+    return found or [Change("entrypoint or its variables", what.specification, made.digest)]
+
+
+def _text(values: Mapping[str, Value], key: str) -> str | None:
+    return skyrl.render({key: values[key]})[0].partition("=")[2] if key in values else None
+
+
+def _shown_origin(origin: Origin | None) -> str:
+    return str(origin) if origin is not None else ""
 
 
 def settings(env: Environment, what: Submitted) -> list[str]:
     """The words after `--set` that make the submitted settings of this environment's: SkyRL's `key=value`, sorted."""
     folder = layout.run_folder(env, what.run_id)
     _, base, _ = run.configuration(env, run_id=what.run_id)
+    if (framework := frameworks.of(env)) is not None:
+        given = {key: value for key, value in what.overrides.items() if key not in base or base[key] != value}
+        return list(framework.command(env, folder, given).words)
     derived, _ = run.derive(env, folder=folder, run_id=what.run_id, values=what.overrides)
     apart = what.overrides.get("trainer.placement.colocate_all") is False
     follows = {key for key in derived if not (key == _INPUT and apart)}
@@ -91,7 +143,7 @@ def again(env: Environment, what: Submitted) -> run.Specification:
 
     Raises Refused if the environment has changed such that another one comes out, with every difference.
     """
-    made = run.specify(env, run_id=what.run_id, settings=settings(env, what))
+    made = run.specify(env, run_id=what.run_id, settings=settings(env, what), origin=what.origin)
     if made.digest == what.specification:
         return made
     found = differences(env, made, what)
@@ -132,7 +184,7 @@ def reproduce(what: Submitted, *, environment_name: str, new_run_id: str, root: 
         rule = f"it was submitted from commit {what.commit[:12]} with uncommitted changes, which nobody can check out"
         raise Refused(Problem(f"run {what.run_id}", "", rule, "submit from a clean checkout to be able to reproduce"))
     env, word, remarks = _environment(what, environment_name, root)
-    made = run.specify(env, run_id=what.run_id, settings=settings(env, what), code=run.Code(what.commit, dirty=False))
+    made = run.specify(env, run_id=what.run_id, settings=settings(env, what), code=run.Code(what.commit, dirty=False), origin=what.origin)
     if made.digest != what.specification:
         raise Refused(Problem(f"environment {word}", "", difference, "name the environment file of the run with --env")
                       for difference in differences(env, made, what))  # fmt: skip
@@ -141,7 +193,7 @@ def reproduce(what: Submitted, *, environment_name: str, new_run_id: str, root: 
         f"git checkout {what.commit}",
         "make setup",
         f"export HYPERPOD_RL_ENV={quote(word)}",
-        f"hyperpod-rl submit --run-id {new_run_id}{' ' + given if given else ''}",
+        f"hyperpod-rl submit --run-id {new_run_id}{f' --from-run {what.origin}' if what.origin else ''}{' ' + given if given else ''}",
     )
     return Reproduction(what.run_id, new_run_id, commands, (*remarks, *_remarks(env, what)))
 

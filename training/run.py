@@ -17,7 +17,8 @@ from config.digest import value_digest
 from config.environment import Environment
 from config.load import ROOT
 from config.problems import Problem, Refused
-from training import entrypoint, layout, skyrl
+from training import entrypoint, frameworks, layout, skyrl
+from training.checkpoints import Origin
 from training.skyrl_keys import Value
 
 # SkyRL waits this long for its placement group; its default of 180 s is too short while a node is being replaced.
@@ -45,6 +46,7 @@ class Specification:
     code: Code
     config: str
     folder: str
+    origin: Origin | None = None
 
     @property
     def digest(self) -> str:
@@ -62,6 +64,7 @@ class Specification:
             "dirty": "true" if self.code.dirty else "false",
             "config": self.config,
             "image": self.image,
+            **({"from_run": str(self.origin)} if self.origin is not None else {}),
         }
         variables = {**self.variables, "HYPERPOD_RL_RUN": self.run_id, "HYPERPOD_RL_ATTEMPT": str(attempt)}
         return Job(
@@ -74,6 +77,7 @@ class Specification:
         job = self.job(1)
         return {
             "run_id": self.run_id, "environment": self.environment, "folder": self.folder, "specification": self.digest,
+            "from_run": str(self.origin) if self.origin is not None else None,
             "overrides": dict(sorted(self.overrides.items())), "job": asdict(job),
         }  # fmt: skip
 
@@ -95,26 +99,62 @@ def default_run_id(env: Environment, now: datetime | None = None) -> str:
     return f"{env.serving.adapter[:32].rstrip('-')}-{moment:%Y%m%d-%H%M%S}"
 
 
-def specify(env: Environment, *, run_id: str, settings: Sequence[str] = (), code: Code | None = None) -> Specification:
+def specify(
+    env: Environment, *, run_id: str, settings: Sequence[str] = (), code: Code | None = None, origin: Origin | None = None
+) -> Specification:  # fmt: skip
     """Build the specification of a run.
 
     Args:
         run_id: names the run and its folder on the shared file system.
         settings: `--set` words, SkyRL's own `key=value`.
         code: commit of this checkout; looked up when None.
+        origin: the checkpoint of another run that the first attempt begins with; later ones go on from the run's own.
 
     Raises Refused with every problem of run id, environment, settings and the whole configuration at once.
     """
+    framework = frameworks.of(env)
+    if framework is not None:
+        return _other(env, framework, run_id=run_id, settings=settings, code=code, origin=origin)
     folder, values, found = configuration(env, run_id=run_id, settings=settings)
     variables = _variables(env)
     if not found:
         found += skyrl.problems(values, world_gpus=env.training_gpus, environment=variables)
         found += own_checks(env, values)
+    first = None
+    if origin is not None:
+        if origin.run_id == run_id:
+            found.append(Problem("--from-run", str(origin), "a run goes on from its own checkpoints by itself", "choose another run id"))
+        path = names.run_folder(env, origin.run_id)
+        first = skyrl.render(
+            {**values, "trainer.resume_mode": "from_path", "trainer.resume_path": layout.RunFolder(path).checkpoint(origin.step)}
+        )
     if found:
         raise Refused(found)
     return Specification(
         run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=variables,
-        entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values)),
+        entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values), first=first),
+        code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root, origin=origin,
+    )  # fmt: skip
+
+
+def _other(
+    env: Environment, framework: frameworks.Framework, *, run_id: str, settings: Sequence[str], code: Code | None, origin: Origin | None
+) -> Specification:
+    """The specification of a run of another trainer than SkyRL."""
+    folder, values, found = configuration(env, run_id=run_id, settings=settings)
+    found += framework.problems(env, values)
+    found += own_checks(env, values)
+    if origin is not None:
+        found.append(Problem("--from-run", str(origin), f"{framework.name} has no such way to begin", "give the command its own words"))
+    if found:
+        raise Refused(found)
+    start = framework.command(env, folder, values)
+    return Specification(
+        run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=_variables(env),
+        entrypoint=entrypoint.command(
+            env, run_id=run_id, folder=folder, overrides=start.resumed if start.resumed is not None else start.words,
+            first=start.words if start.resumed is not None else None, marker=start.marker,
+        ),
         code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root,
     )  # fmt: skip
 
@@ -142,6 +182,9 @@ def configuration(
     except Refused as error:
         found += error.problems
         folder = layout.RunFolder(names.run_folder(env, "RUN-ID"))
+    if (framework := frameworks.of(env)) is not None:
+        values, problems = framework.configure(env, run_id, folder, settings)
+        return folder, values, [*found, *problems]
     written, problems = skyrl.parse(skyrl.render({key: _value(value) for key, value in env.training.overrides.items()}))
     found += (Problem(f"training.overrides.{p.field}", p.value, p.rule, p.fix) for p in problems)
     given, problems = skyrl.parse(settings)

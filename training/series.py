@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from training.console import Event, Parser, Step
+from training.console import Event, Step
 from training.solve_rate import Bound, SolveRate
 
 if TYPE_CHECKING:
     from training.follow import StepSeen
+    from training.frameworks import LogParser
 
 FILE: Final = "steps.jsonl"
 
@@ -50,16 +51,16 @@ def row(seen: StepSeen) -> Row:
     return Row(seen.attempt, seen.step, seen.reward, seen.step_seconds, seen.solve_rate, metrics)
 
 
-def steps_of(log: Iterable[bytes]) -> list[Step]:
+def steps_of(log: Iterable[bytes], parser: LogParser) -> list[Step]:
     """Steps of one attempt's whole log, given in pieces of any size; each number once and rising."""
-    parser, found = Parser(), list[Step]()
+    found = list[Step]()
     for event in itertools.chain(itertools.chain.from_iterable(map(parser.feed, log)), _rest(parser)):
         if isinstance(event, Step) and event.number > (found[-1].number if found else -1):
             found.append(event)
     return found
 
 
-def _rest(parser: Parser) -> Iterator[Event]:
+def _rest(parser: LogParser) -> Iterator[Event]:
     yield from parser.finish()  # not before all of the log was fed
 
 

@@ -42,7 +42,13 @@ RESOURCES: Mapping[str, Callable[[Parameters], str]] = {
     "fsx:CreateBackup": _file_systems,
     "fsx:DeleteBackup": lambda given: f"fsx:{{}}:backup/{given['BackupId']}",
     "aps:DescribeWorkspace": lambda given: f"aps:{{}}:workspace/{given['workspaceId']}",
-    "grafana:DescribeWorkspace": lambda given: f"grafana:{{}}:/workspaces/{given['workspaceId']}",
+    **{
+        f"grafana:{name}": lambda given: f"grafana:{{}}:/workspaces/{given['workspaceId']}"
+        for name in (
+            "DescribeWorkspace", "ListWorkspaceServiceAccounts", "CreateWorkspaceServiceAccount", "CreateWorkspaceServiceAccountToken",
+            "DeleteWorkspaceServiceAccount", "DeleteWorkspaceServiceAccountToken",
+        )
+    },
     "eks-auth:AssumeRoleForPodIdentity": lambda given: f"eks:{{}}:cluster/{given['clusterName']}",
     "eks:DeleteCluster": lambda given: f"eks:{{}}:cluster/{given['name']}",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""ministack in this process: with `access` and `waits` all that knows its private names, so its version is pinned and checked.
+"""ministack in this process: with `access`, `deleting` and `waits` all that knows its private names; its version is pinned and checked.
 
 What is put between ministack and its callers: the schema-driven provider for every type that it lacks, validation,
 rules and fault switches in front of the types that it has, CDK's Kubernetes custom resources, and an answer for custom
@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET, attributes, builds, eks_clusters, iam, provider, rules, schemas, waits
+from local.cloud import ACCOUNT, REGION, SECRET, attributes, builds, deleting, eks_clusters, iam, provider, rules, schemas, waits
 from local.cloud.store import EKS, Cloud, Properties, Resource
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def application(cloud: Cloud) -> Callable[..., Any]:
     _install_eks(cloud)
     _install_lambda_failures()
     waits.install()
+    deleting.install()
     builds.install(cloud)
     iam.install()
     _install_threads(cloud, stacks)

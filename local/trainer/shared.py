@@ -9,10 +9,10 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 STAND_IN: Final = "hyperpod-rl stand-in trainer: not SkyRL, not a language model, for trying the path on one machine"
 """What everything that the stand-in writes says of itself."""
@@ -82,6 +82,7 @@ def remove_left_overs(folder: Path) -> None:
 
 def tensors(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays as safetensors bytes. One metadata entry only: with more, their order, and so the bytes, would vary."""
+    import numpy as np
     from safetensors.numpy import save
 
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"stand_in": STAND_IN})

@@ -186,6 +186,7 @@ def assets(aws: Aws, ours: Ours) -> Iterator[Leak]:
         yield Leak(
             "CDK asset", f"s3://{bucket}/{key}", f"put there by cdk deploy of environment {env.name}", monthly(size / (1 << 30), 0.023),
             (ours.command("s3api", "delete-object", "--bucket", bucket, "--key", key),), alive_with=Stack.NETWORK,
+            kept="CDK keeps it for a next deploy",
         )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def covers(old: Grant, new: Grant) -> bool:
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile("".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in text), re.DOTALL)
+    return re.compile("".join(".*" if c == "*" else "[^*]" if c == "?" else re.escape(c) for c in text), re.DOTALL)
 
 
 def _condition_covers(old: str, new: str) -> bool:

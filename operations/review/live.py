@@ -1,13 +1,14 @@
 """What the account itself says: which resources were changed beside CloudFormation, and what CloudFormation would do with the head.
 
 Drift detection changes nothing. A change set is made by the CDK CLI (which uploads templates and takes the bootstrap roles, as a deploy
-does), read, and deleted again, whatever happens in between; only for stacks that exist and that the head changes: for a stack that
-does not exist a change set would leave an empty one behind.
+does), read, and deleted again, whatever happens in between; only for stacks that exist and were made from another template: for a stack
+that does not exist a change set would leave an empty one behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -47,7 +48,6 @@ def look(
     `cloudformation` is a boto3 client; `prepare` makes the change set `CHANGE_SET` for each of the named stacks of the assembly. Raises
     whatever boto3 raises, Failed if CloudFormation or the CDK CLI refuses.
     """
-    changed = {stack.stack_name for stack in review.stacks if stack.action == "changed"}
     found = []
     existing = []
     for stack in head.stacks:
@@ -58,7 +58,7 @@ def look(
             found.append(Found((f"{stack.name}: {status}, so nothing can be asked of it now",)))
         else:
             found.append(_drift(cloudformation, stack, sleep))
-            if stack.stack_name in changed:
+            if _differs(cloudformation, stack):
                 existing.append(stack)
     if existing:
         found += _change_sets(cloudformation, existing, prepare, known={risk.id for risk in review.risks})
@@ -76,6 +76,12 @@ def _status(cloudformation: Any, stack: str) -> str | None:
         if "does not exist" in str(error):
             return None
         raise
+
+
+def _differs(cloudformation: Any, stack: StackTemplate) -> bool:
+    """Whether what is deployed was made from another template: whatever the base of the review is, this is what a deploy changes."""
+    deployed = cloudformation.get_template(StackName=stack.stack_name, TemplateStage="Original")["TemplateBody"]
+    return bool((json.loads(deployed) if isinstance(deployed, str) else deployed) != stack.template)
 
 
 def _drift(cloudformation: Any, stack: StackTemplate, sleep: Callable[[float], None]) -> Found:

@@ -72,10 +72,10 @@ def _of_stack(stack: StackChange) -> Iterator[Risk]:
 def _cost(before: Bill, after: Bill, percent: float) -> Iterator[Risk]:
     if before.hourly <= 0 or after.hourly <= before.hourly:
         return
-    more = (after.hourly / before.hourly - 1) * 100
+    more = round((after.hourly / before.hourly - 1) * 100, 6)
     if more > percent:
         rise = f"{before.hourly:.2f} -> {after.hourly:.2f} USD an hour"
-        yield Risk(f"cost:+{math.ceil(round(more, 6))}%", f"it costs {more:.0f} % more: {rise}")
+        yield Risk(f"cost:+{math.ceil(more)}%", f"it costs {more:.0f} % more: {rise}")
 
 
 def accepted(found: list[Risk], text: str) -> list[Risk]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
@@ -72,8 +72,13 @@ def lines(review: Review) -> Iterator[tuple[Style, str]]:
             yield style, "  " * (level + 1) + text
 
 
-def markdown(review: Review) -> str:
-    """For a comment. The first line marks it, so that the next review takes its place."""
+def joined(reviews: Sequence[str]) -> str:
+    """Markdown of several environments as one comment."""
+    return "\n\n".join(text.rstrip("\n") for text in reviews)
+
+
+def markdown(review: Review, *, longest: int = LONGEST_COMMENT) -> str:
+    """For a comment of at most so many characters. The first line marks it, for whoever looks for it."""
     parts = [f"<!-- hyperpod-rl review {review.environment} -->", f"### Review of {_escaped(headline(review))}", ""]
     for section in sections(review):
         folded = section.title in ("Stacks", "Kubernetes objects", "Environment")
@@ -84,8 +89,8 @@ def markdown(review: Review) -> str:
         parts += ["To accept a risk, write a line of its own into the pull request's text:", "", "```"]
         parts += ["Accept: " + ", ".join(risk.id for risk in review.open_risks), "```", ""]
     text = "\n".join(parts)
-    if len(text) > LONGEST_COMMENT:
-        text = text[:LONGEST_COMMENT].rsplit("\n", 1)[0] + "\n\n…cut here; `hyperpod-rl review` prints all of it.\n"
+    if len(text) > longest:
+        text = text[:longest].rsplit("\n", 1)[0] + "\n\n…cut here; `hyperpod-rl review` prints all of it.\n"
     return text
 
 
@@ -228,4 +233,4 @@ def _code(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_[]<>@#" else c for c in text)
+    return "".join(f"\\{c}" if c in "\\`*_[]<@#" else c for c in text)

@@ -26,6 +26,7 @@ from operations.review.sides import Side, StackTemplate, objects
 FACTS = Path(__file__).with_name("facts.py")
 REQUIREMENTS = ("requirements.txt", "package-lock.json")
 TIMEOUT_SECONDS = 600
+LOCAL = "local"
 
 
 def commit(revision: str, *, root: Path = ROOT) -> str:
@@ -43,6 +44,13 @@ def default_base(*, root: Path = ROOT) -> str:
         if not done.returncode:
             return done.stdout.decode().strip()
     return commit("HEAD", root=root)
+
+
+def environments(base: str, *, root: Path = ROOT) -> list[str]:
+    """Names of all environments that the base or this checkout has, but the local cloud's: a change there costs nobody anything."""
+    listed = _git(root, "ls-tree", "--name-only", base, "environments/").stdout.decode().splitlines()
+    here = [path.name for path in (root / "environments").glob("*.yaml")]
+    return sorted({Path(name).stem for name in (*listed, *here) if name.endswith(".yaml")} - {LOCAL})
 
 
 def sides(environment: str, base: str, *, root: Path = ROOT, keep: Path | None = None) -> tuple[Side, Side, tuple[str, ...]]:

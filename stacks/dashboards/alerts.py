@@ -66,7 +66,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "hyperpod-rl-node-unhealthy", "Node unhealthy",
-        'kubelet_node_name{sagemaker_amazonaws_com_node_health_status!="Schedulable"} > 0',
+        'kubelet_node_name{sagemaker_amazonaws_com_node_health_status=~"Unschedulable.*"} > 0',
         "5m", "critical",
         "HyperPod has taken node {{ $labels.instance }} out of use; it repairs or replaces it.",
     ),

@@ -16,6 +16,11 @@ from local.cloud import faults
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Command -> the test that runs it: a function whose text names the command's words.
 IN_TESTS = {
+    "hyperpod-rl doctor": "operations/doctor/test_command.py::test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing",
+    "hyperpod-rl status": "local/test_deploy.py::test_a_job_that_runs_keeps_everything_until_it_may_be_lost",
+    "hyperpod-rl leaks": "operations/leaks/test_command.py::test_what_is_left_is_shown_first_and_goes_with_delete_alone",
+    "hyperpod-rl leaks --before-destroy": "local/test_deploy.py::test_a_job_that_runs_keeps_everything_until_it_may_be_lost",
+    "hyperpod-rl alias current": "serving/test_gate.py::test_gate_promote_alias_rollback_retire",
     "hyperpod-rl logs RUN": "training/test_end_to_end.py::test_submit_follow_and_the_rest",
     "hyperpod-rl stop RUN": "training/test_end_to_end.py::test_pressed_twice_at_once_then_stopped_while_somebody_follows",
     "hyperpod-rl supervise RUN": "cli/test_supervise.py::test_the_command_and_its_exit_code",

@@ -70,14 +70,22 @@ def supervised(here: Cloud, name: str, *, attempts: int = 4, settings: tuple[str
         thread.join(10)
 
 
-def holds(here: Cloud, what: str, then: Callable[[], None]) -> None:
-    """Let the run come to a place and wait there, do something to it, and let it go."""
-    hold = here.control / f"hold-{what}"
-    until((here.control / f"at-{what}").exists, f"the run at {what}")
+def holds(here: Cloud, what: str, then: Callable[[], None], events: list[Any]) -> None:
+    """Let the run come to a place and wait there, do something that ends its attempt, and let go when the supervisor has seen that.
+
+    Not before: a task whose driver was killed goes on for a moment, until Ray notices.
+    """
+    hold, known = here.control / f"hold-{what}", _ends(events)
     try:
+        until((here.control / f"at-{what}").exists, f"the run at {what}")
         then()
+        until(lambda: _ends(events) > known, f"the end of the attempt at {what}")
     finally:
         hold.unlink(missing_ok=True)
+
+
+def _ends(events: list[Any]) -> int:
+    return sum(isinstance(event, supervise.Decision) and event.kind in ("failed", "lost", "stopped") for event in list(events))
 
 
 def arrange(here: Cloud, what: str) -> None:
@@ -104,14 +112,14 @@ def judge(here: Cloud, name: str, events: list[Any], undisturbed: bytes, *, stat
 def printed(here: Cloud, name: str, attempt: int, step: int) -> None:
     """Wait until Ray has brought a step's line to the driver: what a worker has printed since is lost with its node."""
     log = here.shared / f"runs/{name}/logs/driver-a{attempt}.log"
-    until(lambda: f"'trainer/global_step': {step}," in log.read_text(), f"step {step} in {log.name}", seconds=60)
+    until(lambda: log.is_file() and f"'trainer/global_step': {step}," in log.read_text(), f"step {step} in {log.name}", seconds=60)
 
 
 def test_killed_job_then_a_torn_checkpoint_then_a_killed_head(here: Cloud, undisturbed: bytes) -> None:
     for step in (4, 8, 12):
         arrange(here, f"step-{step}")
     with supervised(here, "short") as (_, events):
-        holds(here, "step-4", lambda: here.kill_driver("short"))
+        holds(here, "step-4", lambda: here.kill_driver("short"), events)
 
         def tear() -> None:
             printed(here, "short", 2, 7)
@@ -119,13 +127,13 @@ def test_killed_job_then_a_torn_checkpoint_then_a_killed_head(here: Cloud, undis
             newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
             here.kill_driver("short")
 
-        holds(here, "step-8", tear)
+        holds(here, "step-8", tear, events)
 
         def behead() -> None:
             printed(here, "short", 3, 11)
             here.kill("head", "gcs_server")
 
-        holds(here, "step-12", behead)
+        holds(here, "step-12", behead, events)
     judge(here, "short", events, undisturbed, statuses=["FAILED", "FAILED", "LOST", "SUCCEEDED"])
     # The new head knew no job; the run's folder knew of three attempts.
     assert any("short-a4" in event.text for event in events if isinstance(event, supervise.Decision))

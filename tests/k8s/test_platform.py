@@ -114,7 +114,7 @@ def test_one_namespace_for_both_makes_each_object_once(edited: Edit) -> None:
     keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made["platform"]]
     assert len(keys) == len(set(keys))
     accounts = {key[2] for key in keys if key[0] == "ServiceAccount"}
-    assert accounts == {names.TRAINING_SERVICE_ACCOUNT, names.SERVING_SERVICE_ACCOUNT}
+    assert accounts == {names.TRAINING_SERVICE_ACCOUNT, names.SERVING_SERVICE_ACCOUNT, names.RELEASE_SERVICE_ACCOUNT}
 
 
 def test_prepare_job_gets_a_new_name_with_new_content(edited: Edit) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from config import kubernetes_rules
 from config.environment import Environment
@@ -20,6 +21,9 @@ from tests.kubernetes import deployment, kubelet
 from tests.kubernetes.conftest import charts
 from tests.kubernetes.control_plane import Answer, ControlPlane, wait_for
 from tests.kubernetes.deployment import pods, ray
+from training import cluster as launcher
+from training import kubeconfig
+from training.kubernetes import Kubectl
 
 Json = dict[str, Any]
 REFERENCE, PRODUCTION = load("reference"), load("production")
@@ -299,3 +303,49 @@ def test_what_our_rules_refuse_the_operator_refuses_too(
 
     assert said in wait_for(refused, "the operator says what is invalid", plane.alive)[0]
     assert not pods(plane, NAMESPACE, cluster=CLUSTER)
+
+
+CHOICES = [
+    pytest.param(
+        "  gcs_fault_tolerance: true\n  redis_address: redis.training:6379\n  redis_password_secret: redis", "", id="GCS fault tolerance"
+    ),
+    pytest.param("  autoscaling: true", "", id="autoscaling"),
+    pytest.param("", "remote_access: {domain: {name: ray.example.com, hosted_zone_id: Z0123456789ABC}, strategy: public}", id="a domain"),
+    pytest.param("", f"image: {{digest: 'sha256:{'ab' * 32}'}}", id="an image by digest"),
+    pytest.param("", "serving: {replicas: 6, adapters_per_replica: 4}", id="six replicas"),
+]
+
+
+@pytest.mark.parametrize(("of_cluster", "of_all"), CHOICES)
+def test_every_choice_of_a_user_gives_objects_that_are_taken(plane: ControlPlane, platform: None, of_cluster: str, of_all: str) -> None:
+    text = (ENVIRONMENTS / "reference.yaml").read_text().replace("  namespace: training\n", f"  namespace: training\n{of_cluster}\n", 1)
+    made = manifests.charts(parse(text.replace("tags:\n", f"{of_all}\ntags:\n", 1)))
+    for kind, chart in (("rayclusters", "raycluster"), ("rayservices", "rayservice")):
+        (member,) = made[chart]
+        path = deployment.ray_path(member["metadata"]["namespace"], kind, member["metadata"]["name"])
+        assert plane.api().apply(path, member, dry_run=True)["spec"]
+
+
+def test_the_launcher_brings_it_up_sees_no_change_and_takes_it_down(
+    plane: ControlPlane, site: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hyperpod-rl cluster up` and `down`, but for EKS's login: the files of dist/, kubectl, KubeRay's own status."""
+    site(REFERENCE)
+    monkeypatch.setattr(kubeconfig, "ensure", lambda env: plane.kubeconfig())
+    monkeypatch.setattr(kubeconfig, "credential", lambda config: {})
+    monkeypatch.setattr(launcher, "UNSEEN_SECONDS", 3.0)
+    manifests.write(REFERENCE, tmp_path)
+    kubectl, found = Kubectl(REFERENCE), launcher.manifests(REFERENCE, "reference", root=tmp_path)
+    state = launcher.up(kubectl, found, timeout_seconds=60)
+    assert (state.ready, state.workers_ready, state.gpus, state.generation_seen) == (True, 3, 6, True)
+    assert launcher.changes(kubectl, found) == [], "what the API server adds is no change"
+    # A toleration moves no pod, and KubeRay never says that it saw it: not a reason to wait for ever.
+    (file,) = found.files
+    edited = yaml.safe_load(file.read_text())
+    edited["spec"]["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    file.write_text(manifests.dump(edited))
+    changed = launcher.manifests(REFERENCE, "reference", root=tmp_path)
+    assert launcher.changes(kubectl, changed) == ["spec.workerGroupSpecs[0].template.spec.tolerations"]
+    state = launcher.up(kubectl, changed, timeout_seconds=60)
+    assert (state.ready, state.generation_seen) == (True, False)
+    assert not launcher.down(kubectl, timeout_seconds=60).exists

@@ -78,7 +78,7 @@ def _elsewhere(env: Environment) -> dict[str, Call]:
 
 
 def identities(env: Environment) -> list[Identity]:
-    """The pods of an environment without a domain: training, the endpoint, the collector."""
+    """The pods of an environment without a domain: training, the endpoint, the publisher, the collector."""
     bucket = names.artifact_bucket(env)
     scripts = names.lifecycle_bucket(env)
     run, adapter = f"{names.RUNS_PREFIX}drill/x", f"{names.ADAPTER_PREFIX}drill/x"
@@ -115,6 +115,23 @@ def identities(env: Environment) -> list[Identity]:
             **_elsewhere(env),
         },
     )
+    publishing = Identity(
+        env.ray_cluster.namespace,
+        names.RELEASE_SERVICE_ACCOUNT,
+        {
+            "write an adapter": _put(bucket, adapter),
+            "read an adapter": _get(bucket, adapter),
+            "list adapters": _listed(bucket, names.ADAPTER_PREFIX),
+            "delete an adapter": _delete(bucket, adapter),
+        },
+        {
+            "read a run": _get(bucket, run),
+            "write a run": _put(bucket, run),
+            "change the nodes' script": _put(scripts, "lifecycle/on_create.sh"),
+            "delete the bucket": lambda pod: pod.client("s3").delete_bucket(Bucket=bucket),
+            **_elsewhere(env),
+        },
+    )
     collector = Identity(
         names.OBSERVABILITY_NAMESPACE,
         names.OBSERVABILITY_SERVICE_ACCOUNT,
@@ -130,7 +147,7 @@ def identities(env: Environment) -> list[Identity]:
             **_elsewhere(env),
         },
     )
-    return [training, serving, collector]
+    return [training, serving, publishing, collector]
 
 
 def problems(env: Environment, owner: boto3.Session) -> list[str]:

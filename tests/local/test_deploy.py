@@ -19,6 +19,7 @@ from tests.local import permissions
 
 pytestmark = pytest.mark.cloud
 BIN = Path(sys.executable).parent
+ADDRESS = "sagemaker_ray://skyrl-visgym/training"
 Inventory = dict[str, list[str]]
 
 
@@ -32,6 +33,13 @@ class Project:
 
     def cdk(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return _cdk(*arguments, "--app", str(self.assembly), environment=self.environment)
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One of the programs beside this Python, as a user runs it."""
+        return subprocess.run(
+            [str(BIN / program), *arguments], cwd=state.ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=180,
+        )  # fmt: skip
 
     def bootstrap(self) -> None:
         done = self.cdk("bootstrap", "aws://000000000000/us-west-2")
@@ -142,6 +150,64 @@ def test_nodes_that_do_not_come_are_told_with_the_events_of_the_cluster_and_kept
     done = project.deploy()
     assert done.returncode == 0, done.stdout
     project.destroy()
+
+
+# One resource of each stack that no other test lets fail; two stacks that come up side by side fail together.
+STOPS = {
+    "Cluster and Telemetry": ["AWS::EKS::Cluster", "AWS::Grafana::Workspace"],
+    "HyperPod": ["AWS::SageMaker::Cluster"],
+    "Platform and Observability": ["Custom::Drain", "AWS::CloudWatch::Alarm"],
+}
+
+
+@pytest.mark.parametrize("types", STOPS.values(), ids=STOPS)
+def test_a_deploy_that_stopped_at_a_stack_is_destroyed_whole(project: Project, types: list[str]) -> None:
+    lifecycle.set_faults([{"resource": kind, "action": "create", "fail": "injected"} for kind in types])
+    failed = project.deploy()
+    assert failed.returncode != 0
+    assert any("ROLLBACK_COMPLETE" in line for line in _stacks()), failed.stdout
+    lifecycle.set_faults([])
+    project.destroy()
+    assert project.run("hyperpod-rl", "leaks").returncode == 0
+
+
+@pytest.mark.ray
+def test_a_job_that_runs_keeps_everything_until_it_may_be_lost(project: Project) -> None:
+    assert project.deploy().returncode == 0
+    up = project.run("hyperpod-rl", "cluster", "up")
+    assert up.returncode == 0, up.stdout
+    submitted = project.run("ray", "job", "submit", "--address", ADDRESS, "--no-wait", "--submission-id", "maze-a1", "--", "sleep", "600")
+    assert submitted.returncode == 0, submitted.stdout
+
+    status = project.run("hyperpod-rl", "status")
+    assert status.returncode == 0, status.stdout
+    assert [word in status.stdout for word in ("8: all complete", "workers     ml.g7e.12xlarge: 2 of 2 instances, 2 Ready", "maze")] == [
+        True
+    ] * 3
+    before = project.run("hyperpod-rl", "leaks", "--before-destroy")
+    assert before.returncode == 1, before.stdout
+    assert "refused  run maze has not ended: hyperpod-rl stop maze" in before.stdout
+    assert "Data: the file system with all of /shared" in before.stdout
+    leaks = project.run("hyperpod-rl", "leaks")
+    assert (leaks.returncode, leaks.stdout.splitlines()[-1]) == (0, "nothing is left")
+
+    refused = project.cdk("destroy", "--all", "--force")
+    assert refused.returncode != 0
+    said = " ".join(refused.stdout.split())
+    assert "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a1. Stop the run (hyperpod-rl stop RUN)" in said
+    assert "hyperpod-rl-local-Platform DELETE_FAILED" in _stacks()
+    jobs = project.run("ray", "job", "status", "maze-a1", "--address", ADDRESS)
+    assert "RUNNING" in jobs.stdout
+
+    # Told that it may be lost; an endpoint behind a load balancer; and what a person may have done by hand meanwhile.
+    assert project.run("kubectl", "create", "service", "loadbalancer", "front", "--tcp=80", "-n", "serving").returncode == 0
+    project.run("kubectl", "annotate", "raycluster", "skyrl-visgym", "-n", "training", "hyperpod-rl/may-lose-jobs=true")
+    systems = project.run("aws", "fsx", "describe-file-systems", "--query", "FileSystems[].FileSystemId", "--output", "text").stdout.split()
+    assert project.run("aws", "fsx", "delete-file-system", "--file-system-id", systems[-1]).returncode == 0
+    chart = "hyperpod-rl-local/charts/hyperpod-helm-chart"
+    assert project.run("aws", "ecr", "delete-repository", "--force", "--repository-name", chart).returncode == 0
+    project.destroy()
+    assert project.run("hyperpod-rl", "leaks").returncode == 0
 
 
 def test_nothing_is_left_after_the_bootstrap_is_undone(project: Project) -> None:

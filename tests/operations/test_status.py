@@ -237,9 +237,12 @@ def test_an_instance_type_without_a_price_is_named(env: Environment) -> None:
 def test_without_an_answer_of_aws_it_ends_as_unreachable(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     import boto3
+    from botocore.config import Config
 
     session = boto3.Session(region_name="us-west-2", aws_access_key_id="A", aws_secret_access_key="B")
     aws = Aws(env, session)
-    aws._clients["cloudformation/us-west-2"] = session.client("cloudformation", endpoint_url="http://127.0.0.1:9")
+    aws._clients["cloudformation/us-west-2"] = session.client(
+        "cloudformation", endpoint_url="http://127.0.0.1:9", config=Config(retries={"total_max_attempts": 1})
+    )
     with pytest.raises(Unreachable, match=r"AWS cannot be asked: EndpointConnectionError.*check the network and AWS_ENDPOINT_URL"):
         overview(env, aws=aws, kubectl=Cluster(env), runs=lambda: Part())

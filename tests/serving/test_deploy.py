@@ -108,9 +108,16 @@ def test_up_gives_up_naming_what_is_missing(env: Environment, server: ApiServer,
         up(env, server, tmp_path, memory_store(), minutes=2)
 
 
-def test_a_new_generation_is_waited_for(env: Environment, server: ApiServer) -> None:
-    server.looks = [service(generation=2)]
-    assert not deploy.state(Kubectl(env, execute=FakeKubectl(server))).ready
+def test_a_new_generation_is_waited_for(env: Environment, server: ApiServer, tmp_path: Path) -> None:
+    server.looks = [service(generation=2), service(status="DEPLOYING", ready=False), service()]
+    assert up(env, server, tmp_path, memory_store()).generation_seen
+    assert server.looks == [], "the status from before the edit was not taken for its result"
+
+
+def test_an_edit_that_kuberay_never_acknowledges_is_not_waited_for_without_end(env: Environment, server: ApiServer, tmp_path: Path) -> None:
+    server.looks = [service(generation=2) for _ in range(100)]
+    assert up(env, server, tmp_path, memory_store(), minutes=45).ready
+    assert server.looks, "well before the time was over"
 
 
 def test_shared_gpus_need_the_raycluster_down(env: Environment, server: ApiServer, tmp_path: Path) -> None:

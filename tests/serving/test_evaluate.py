@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from cli.main import run
 from config.load import load
 from config.problems import Refused, Unreachable
-from serving import evaluate, tasks
+from serving import evaluate, export, tasks
 from serving.evaluate import Plan, latency
 from serving.openai_client import Endpoint
+from tests.serving.exports import make_record, write_export
 from tests.serving.openai_server import Server, oracle, serving, solving, speak
 from training import maze_task, results
 from training.maze import HELD_OUT, STOP, maze
@@ -214,6 +215,7 @@ def test_the_command_writes_a_result_into_the_runs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
+    write_export(tmp_path, 50)
     with serving() as server:
         command = ["--env", "local", "evaluate", "--endpoint", server.url, "--model", "base", "--set", "fresh",
                    "--run-id", "demo", "--step", "50", "--json"]  # fmt: skip
@@ -223,6 +225,7 @@ def test_the_command_writes_a_result_into_the_runs_folder(
     assert document["output"] == str(path)
     written = results.read(path)
     assert (written.run_id, written.step, written.maze_set, written.rate) == ("demo", 50, "fresh", document["rate"])
+    assert written.export_digest == export.checked(ENV, make_record(), 50).digest
     assert results.of_run(path.parent.parent) == [written]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 

@@ -26,6 +26,7 @@ EVERYTHING: dict[str, object] = {
     "ray_cluster.namespace": "hyperpod-ns-training",
     "serving.namespace": "hyperpod-ns-serving",
     "observability.monthly_budget_usd": 30000,
+    "observability.alarm_email": "platform@example.com",
 }
 Variant = Callable[..., Environment]
 

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, kubernetes_api, mirror, nodes_ready
+from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, guard, kubernetes_api, mirror, nodes_ready
 
 EVENT = {
     "RequestType": "Create",
@@ -309,6 +309,49 @@ def test_a_failed_mirror_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(mirror.boto3, "client", lambda _: client)
         with pytest.raises(RuntimeError, match=r"FAILED in BUILD; read https://logs.invalid"):
             mirror.work({"RequestType": "Create", "ResourceProperties": {"Project": "charts"}})
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_the_mirror_of_images_is_waited_for_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("codebuild")
+    event = {"RequestType": "Create", "ResourceProperties": {"Project": "images"}}
+    with Stubber(client) as stub:
+        monkeypatch.setattr(mirror.boto3, "client", lambda _: client)
+        stub.add_response("start_build", {"build": {"id": "images:1"}}, {"projectName": "images"})
+        begun = mirror.begin(event, None)
+        for status in ("IN_PROGRESS", "SUCCEEDED", "STOPPED"):
+            stub.add_response("batch_get_builds", {"builds": [{"id": "images:1", "buildStatus": status}]}, {"ids": ["images:1"]})
+        assert mirror.ended({**event, **begun}, None) == {"IsComplete": False}
+        assert mirror.ended({**event, **begun}, None) == {"IsComplete": True}
+        with pytest.raises(RuntimeError, match="images:1 ended as STOPPED"):
+            mirror.ended({**event, **begun}, None)
+    gone = {**event, "RequestType": "Delete"}
+    assert mirror.begin(gone, None) == {"PhysicalResourceId": "mirror/images"}
+    assert mirror.ended(gone, None) == {"IsComplete": True}
+
+
+KEPT = {"subnet_ids": ["subnet-1"], "kms_key_id": "key"}
+
+
+def _guarded(kind: str, kept: dict[str, Any], *, was: dict[str, Any] = KEPT, physical: str = "") -> dict[str, Any]:
+    properties = {"What": "file system", "Fix": "Take it back", "Kept": kept}
+    old = {"OldResourceProperties": {**properties, "Kept": was}} if kind == "Update" else {}
+    return {"RequestType": kind, "ResourceProperties": properties, "PhysicalResourceId": physical or guard.digest(was), **old}
+
+
+def test_the_guard_names_what_would_replace_the_file_system() -> None:
+    with pytest.raises(RuntimeError, match="changing subnet_ids would replace the file system"):
+        guard.work(_guarded("Update", {**KEPT, "subnet_ids": ["subnet-2"]}))
+    with pytest.raises(RuntimeError, match="changing backup_id"):
+        guard.work(_guarded("Update", {**KEPT, "backup_id": "backup-1"}))
+
+
+def test_the_guard_lets_a_rollback_and_everything_else_pass() -> None:
+    physical, _ = guard.work({**_guarded("Create", KEPT), "PhysicalResourceId": None})
+    assert physical == guard.digest(KEPT)
+    changed = {**KEPT, "subnet_ids": ["subnet-2"]}
+    assert guard.work(_guarded("Update", KEPT, was=changed, physical=physical)) == (physical, {})
+    assert guard.work(_guarded("Delete", KEPT)) == (physical, {})
 
 
 BACKUP = {

@@ -56,7 +56,8 @@ def test_every_accepted_finding_is_still_one(tmp_path: Path, monkeypatch: pytest
     """An entry that accepts nothing any more is a hole that waits for its resource."""
     monkeypatch.setattr("stacks.review._accepted", lambda stack, construct: set())
     synthesize(changed("reference", EVERYTHING), tmp_path / "out", reviewed=True)
-    found = [line.split(": ", 1) for line in findings(tmp_path / "out")]
+    synthesize(load.load("production"), tmp_path / "closed", reviewed=True)
+    found = [line.split(": ", 1) for folder in ("out", "closed") for line in findings(tmp_path / folder)]
     assert len(found) > 40
     unused = [
         f"{entry.path}: {entry.finding}"

@@ -263,7 +263,7 @@ def test_pod_roles_trust_this_cluster_alone(both: tuple[Environment, Assembly]) 
     settings, assembly = both
     roles = [body["Properties"]["AssumeRolePolicyDocument"]["Statement"] for body in assembly.resources("AWS::IAM::Role").values()]
     pods = [trust for trust in roles if "pods.eks.amazonaws.com" in json.dumps(trust)]
-    assert len(pods) == 3
+    assert len(pods) >= 3
     for (statement,) in pods:
         assert set(statement["Action"]) == {"sts:AssumeRole", "sts:TagSession"}
         assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": settings.account}

@@ -144,9 +144,19 @@ def test_a_field_of_another_manager_is_one_sentence(said: str, owner: str, env: 
     assert "Please review" not in str(problem)
 
 
-def test_an_old_status_of_a_changed_cluster_is_not_ready(env: Environment) -> None:
-    state = cluster.state(Kubectl(env, FakeKubectl(answers([ray_cluster(generation=2, seen=1)]))))
-    assert not state.ready
+def test_the_status_from_before_an_edit_does_not_count_as_its_result(env: Environment, tmp_path: Path) -> None:
+    states = [ray_cluster(generation=2, seen=1), ray_cluster(generation=2, seen=2, ready=1), ray_cluster(generation=2, seen=2)]
+    execute = FakeKubectl(answers(states, [pod("w-1", waiting="ContainerCreating")]))
+    cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=600, clock=Time().clock)
+    assert sum(words[:2] == ["get", cluster.KIND] for words in execute.asked) == 3
+
+
+def test_an_edit_that_kuberay_never_acknowledges_is_not_waited_for_without_end(env: Environment, tmp_path: Path) -> None:
+    time = Time()
+    execute = FakeKubectl(answers([ray_cluster(generation=2, seen=1)]))
+    state = cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=2700, clock=time.clock)
+    assert state.ready
+    assert cluster.UNSEEN_SECONDS <= time.clock.now() < 2 * cluster.UNSEEN_SECONDS
 
 
 def test_up_gives_up_and_says_what_is_missing(env: Environment, tmp_path: Path) -> None:

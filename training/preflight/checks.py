@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from config.environment import Environment
 from config.problems import Problem, Unreachable
-from training import skyrl_rules
+from training import frameworks, skyrl_rules
 from training.preflight import disk, gpu, resume
 from training.preflight.findings import Finding, Report, Rule, Subject
 
@@ -20,12 +20,15 @@ RULES: Final[tuple[Rule, ...]] = (*gpu.RULES, *disk.RULES, *resume.RULES)
 
 def subject_of(env: Environment, specification: Specification) -> Subject:
     """What the rules look at."""
-    return Subject(env, specification.overrides, specification.run_id)
+    return Subject(env, specification.overrides, specification.run_id, specification.origin)
 
 
 def laptop(subject: Subject, *, variables: frozenset[str] | None = None) -> Report:
     """Every rule that needs no cluster: SkyRL's and ours, memory, disk, and the run's folder where it is visible."""
     env = subject.environment
+    if (framework := frameworks.of(env)) is not None:
+        found = [Finding(framework.name, "error", problem) for problem in framework.problems(env, subject.values)]
+        return Report(found, {}, [f"the rules of {framework.name}; memory and disk are computed for SkyRL only"])
     found = [
         Finding(broken.name, broken.level, broken.problem)
         for broken in skyrl_rules.findings(subject.values, world_gpus=env.training_gpus, environment=variables)
@@ -36,6 +39,9 @@ def laptop(subject: Subject, *, variables: frozenset[str] | None = None) -> Repo
     for rule in RULES:
         found += rule.findings(subject)
     checked.append(f"{len(RULES)} rules of GPU memory, disk and resumption")
+    if subject.origin is not None:
+        found += resume.begins_with(subject)
+        checked.append(f"the checkpoint of {subject.origin}")
     if (before := resume.last_overrides(subject)) is not None:
         found += resume.compare(before, subject)
         checked.append("the record of the last attempt")
@@ -55,6 +61,9 @@ def _arithmetic(subject: Subject) -> dict[str, str]:
 def last_attempt(connection: Connection, subject: Subject) -> Report:
     """What changed since the run's last attempt, as Ray's job table tells it. Nothing for a running one: `submit` compares that."""
     from training import jobs
+
+    if frameworks.of(subject.environment) is not None:
+        return Report()
 
     its = jobs.attempts(connection, subject.run_id)
     if not its or its[-1].running:
@@ -82,7 +91,7 @@ def cluster(connection: Connection, subject: Subject, specification: Specificati
         seen = remote.look(connection)
     except Unreachable as error:
         return unreached(str(error))
-    found = remote.judge(seen, specification, ray=env.version_set.training.ray, wanted_gpus=subject.settings.gpus)
+    found = remote.judge(seen, specification, ray=env.version_set.training.ray, wanted_gpus=subject.gpus)
     checked = [f"Ray {seen.ray_version or '(version unknown)'}, {'unknown' if seen.gpus is None else seen.gpus} GPUs"]
     if probe and not any(finding.level == "error" for finding in found):
         module = remote.module_of(env.training.entrypoint)

@@ -11,6 +11,7 @@ from config import base_models
 from config.base_models import BaseModel
 from config.environment import Environment
 from config.problems import Problem, Refused, without_password
+from training.checkpoints import Origin
 from training.skyrl_keys import Value
 from training.skyrl_rule import Level
 from training.skyrl_settings import Settings
@@ -45,6 +46,7 @@ class Subject:
     environment: Environment
     values: Mapping[str, Value]
     run_id: str = "RUN-ID"
+    origin: Origin | None = None
 
     @cached_property
     def settings(self) -> Settings:
@@ -55,6 +57,12 @@ class Subject:
     def model(self) -> BaseModel | None:
         """Size of the base model, where it is known."""
         return base_models.of(self.environment)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the run reserves: another trainer than SkyRL takes all."""
+        skyrl = self.environment.training.framework == "skyrl"
+        return self.settings.gpus if skyrl else self.environment.training_gpus
 
     @property
     def gpu_gib(self) -> float:

@@ -107,9 +107,23 @@ def marker_agrees(subject: Subject) -> Iterator[Problem]:
         )  # fmt: skip
 
 
+def begins_with(subject: Subject) -> list[Finding]:
+    """What may not differ from the run whose checkpoint is this run's beginning, as far as its record is visible from here."""
+    before = last_overrides(subject, run_id=subject.origin.run_id) if subject.origin is not None else None
+    return [finding for finding in compare(before, subject) if finding.level == "error"] if before is not None else []
+
+
+def folder_of(subject: Subject, run_id: str) -> Path | None:
+    """The checkpoints of a run, if they are visible from here."""
+    path = layout.here(subject.environment, layout.run_folder(subject.environment, run_id).checkpoints)
+    return path if path is not None and path.is_dir() else None
+
+
 def _newest(subject: Subject) -> Path | None:
     path = folder(subject)
     mark = marked(path) if path is not None else None
+    if mark is None and subject.origin is not None:  # nothing of its own yet
+        path, mark = folder_of(subject, subject.origin.run_id), subject.origin.step
     return path / f"global_step_{mark}" / "policy" if path is not None and mark is not None else None
 
 
@@ -165,10 +179,10 @@ def steps_remain(subject: Subject) -> Iterator[Problem]:
         yield Problem("trainer.epochs", str(subject.settings["trainer.epochs"]), f"the run has made all of its {total} steps", "raise it")
 
 
-def last_overrides(subject: Subject) -> Mapping[str, Value] | None:
-    """What the run's record tells of its last attempt, where it is visible from here."""
+def last_overrides(subject: Subject, *, run_id: str | None = None) -> Mapping[str, Value] | None:
+    """What the record of the run, or of another one, tells of its last attempt, where it is visible from here."""
     try:
-        path = layout.here(subject.environment, layout.run_folder(subject.environment, subject.run_id).root)
+        path = layout.here(subject.environment, layout.run_folder(subject.environment, run_id or subject.run_id).root)
         overrides = json.loads((path / "record.json").read_text()).get("overrides") if path is not None else None
     except (OSError, ValueError, AttributeError, Refused):  # Refused: no run can have this id
         return None

@@ -8,7 +8,7 @@ from html import escape
 
 from training.keeping import History
 from training.record import Evaluation, Record
-from training.report import charts, tables
+from training.report import charts, gates, tables
 from training.report.charts import Chart, Curve, Point
 from training.report.style import CSS
 from training.report.tables import number
@@ -54,6 +54,10 @@ def _parts(history: History, h: str) -> Iterator[str]:
     yield f"<{h}>Evaluations</{h}>"
     yield tables.evaluations(record) if record.evaluations else '<p class="none">No evaluation yet.</p>'
     yield f"<{h}>Mazes</{h}>{tables.mazes(record)}"
+    if record.verdicts:
+        yield f"<{h}>Gate</{h}>{gates.verdicts(record)}"
+    if record.results:
+        yield f"<{h}>Over an endpoint</{h}>{gates.results(record)}"
     yield f"<{h}>Record</{h}>{tables.identity(record)}"
     yield f"<details><summary>Settings ({len(record.overrides)})</summary>"
     yield tables.facts((key, f"<code>{escape(json.dumps(value, ensure_ascii=False))}</code>") for key, value in record.overrides.items())

@@ -44,10 +44,22 @@ class Response:
 
 def _operations() -> Mapping[str, Mapping[str, Operation]]:
     """Signing name -> operation -> what answers it. Imported late: only the daemon needs them."""
-    from local.cloud.services import addons, ec2, fsx, identity_center, observability, pod_identity, pricing, quotas, removing, sagemaker
+    from local.cloud.services import (
+        addons,
+        ec2,
+        fsx,
+        identity_center,
+        observability,
+        pod_identity,
+        pricing,
+        quotas,
+        removing,
+        sagemaker,
+        software,
+    )
 
     return {
-        "sagemaker": {**sagemaker.OPERATIONS, **removing.SAGEMAKER},
+        "sagemaker": {**sagemaker.OPERATIONS, **removing.SAGEMAKER, **software.OPERATIONS},
         "fsx": {**fsx.OPERATIONS, **removing.FSX},
         "aps": {**observability.PROMETHEUS, **removing.PROMETHEUS},
         "grafana": {**observability.GRAFANA, **removing.GRAFANA},

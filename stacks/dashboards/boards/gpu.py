@@ -26,7 +26,7 @@ BOARD = Board(
             Panel("GPUs in use", (Query(f"avg(DCGM_FI_DEV_GPU_UTIL{{{NODE}}})"),), "percent", "stat", width=4, maximum=100),
             Panel("Nodes", (Query(f"count(node_uname_info{{{NODE}}})"),), kind="stat", width=4),
             Panel("Unhealthy nodes", (
-                Query(f'count(kubelet_node_name{{{NODE}, sagemaker_amazonaws_com_node_health_status!="Schedulable"}}) or vector(0)'),
+                Query(f'count(kubelet_node_name{{{NODE}, sagemaker_amazonaws_com_node_health_status=~"Unschedulable.*"}}) or vector(0)'),
             ), kind="stat", width=4, red_above=1),
             Panel("GPU errors (XID)", (Query(f"max(DCGM_FI_DEV_XID_ERRORS{{{NODE}}})"),), kind="stat", width=4, red_above=1,
                   description="The number of the newest XID error; 0 is none."),

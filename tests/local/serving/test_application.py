@@ -5,11 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +12,6 @@ import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 
-from config.load import ROOT
-from local.ray.processes import answers, free_port
 from local.serving.application import Api
 from local.serving.policy import Adapters, base_weights
 from local.trainer import checkpoint, shared
@@ -199,38 +192,3 @@ def test_the_base_model_is_read_from_shared(tmp_path: Path, monkeypatch: pytest.
         tmp_path / "models" / "maze-standin", {"model.safetensors": shared.tensors(base), "config.json": shared.document({})}
     )
     assert set(base_weights("/shared/models/maze-standin")) == set(base)
-
-
-def test_a_server_for_exports_that_are_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: dict[str, Any]) -> None:
-    """`python -m local.serving.candidate` in a process of its own: models `base` and `candidate`, from folders."""
-    folder = tmp_path / "models" / "maze-standin"
-    shared.write_folder(folder, {"model.safetensors": shared.tensors(base), "config.json": shared.document({})})
-    tensors = adapter(3)
-    shared.write_folder(tmp_path / "export", checkpoint.adapter_files(tensors, LORA, base=""))
-    port = free_port("127.0.0.1")
-    command = [
-        sys.executable, "-m", "local.serving.candidate", "--base", str(folder), "--adapter", f"candidate={tmp_path / 'export'}",
-        "--adapter", "torn=/shared/gone", "--port", str(port), "--max-rank", "8", "--images", "15",
-    ]  # fmt: skip
-    environment = {**os.environ, shared.SHARED_VARIABLE: str(tmp_path)}
-    process = subprocess.Popen(command, env=environment, cwd=ROOT)
-    try:
-        while not answers("127.0.0.1", port):
-            assert process.poll() is None
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=10) as reply:
-            assert [card["id"] for card in json.load(reply)["data"]] == ["base", "candidate", "torn"]
-        drawn = maze(0)
-        asked = {"messages": [message("go", png(drawn.picture(drawn.start)))], "temperature": 0}
-        expected = {"base": base, "candidate": merged(base, tensors, LORA)}
-        for model, weights in expected.items():
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps({**asked, "model": model}).encode())
-            with urllib.request.urlopen(request, timeout=10) as reply:
-                text = json.load(reply)["choices"][0]["message"]["content"]
-            assert text == utterance(int(forward(weights, pool(drawn.picture(drawn.start))[None]).logits[0].argmax()))
-        for model in ("other", "torn"):
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps({**asked, "model": model}).encode())
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(request, timeout=10)
-    finally:
-        process.terminate()
-        assert process.wait(timeout=30) == 0

@@ -41,13 +41,13 @@ class Serve:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told: list[dict[str, Any]] = []
         self.status = "RUNNING"
-        self.error: Exception | None = None
+        self.error: Callable[[], Exception] | None = None
         monkeypatch.setattr(operator, "_call", self.call)
 
     def call(self, method: str, url: str, body: Any) -> dict[str, Any]:
         assert url == "http://127.66.1.2:8265/api/serve/applications/"
         if self.error is not None:
-            raise self.error
+            raise self.error()
         if method == "PUT":
             self.told.append(body)
             return {}
@@ -177,10 +177,11 @@ def test_another_cluster_is_made_where_the_strategy_says_so(ready: Cluster, serv
 
 def test_what_serve_does_not_take_is_told(ready: Cluster, serve: Serve) -> None:
     rounds = Round(ready)
-    serve.error = urllib.error.HTTPError("u", 400, "Bad Request", {}, io.BytesIO(b"ValidationError: extra\n fields"))  # type: ignore[arg-type]
+    # Made anew each time: a body can be read once.
+    serve.error = lambda: urllib.error.HTTPError("u", 400, "Bad Request", {}, io.BytesIO(b"ValidationError: extra\n fields"))  # type: ignore[arg-type]
     ready.apply([service()], manager="alice")
     rounds.until(lambda: rounds.status().get("conditions", [{}])[0].get("message") == "ValidationError: extra fields")
-    serve.error = OSError("connection refused")
+    serve.error = lambda: OSError("connection refused")
     rounds.until(lambda: rounds.status()["conditions"][0]["message"] == "connection refused")
     serve.error, serve.status = None, "DEPLOY_FAILED"
     rounds.until(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import shlex
@@ -176,16 +177,21 @@ def _services(account: Account) -> str:
     return str(backup["BackupId"])
 
 
+@functools.cache
+def _driver() -> Any:
+    from awscli.clidriver import create_clidriver
+
+    return create_clidriver()
+
+
 def _execute(words: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
     """The AWS CLI's own code in this process (starting it takes most of a second); what is more than one command goes to bash."""
     line = words[-1]
     if not line.startswith("aws "):
         return subprocess.run(words, **how)
-    from awscli.clidriver import create_clidriver
-
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = create_clidriver().main(shlex.split(line)[1:])
+        code = _driver().main(shlex.split(line)[1:])
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 

