@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := source $(BIN)/activate &&
 
-.PHONY: help setup demo test test-browser lint synth bench lock clean
+.PHONY: help setup demo test test-kubernetes test-browser drill lint synth bench lock clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -26,7 +26,13 @@ demo: $(READY) ## the main job on this machine: deploy, train, kill, resume, des
 	@$(RUN) python -m local.demo
 
 test: $(READY) ## all tests that need neither an account nor a cluster
-	@$(RUN) python -m pytest -n 2 --dist loadgroup -m "not browser"
+	@$(RUN) python -m pytest -n 2 --dist loadgroup -m "not browser and not kubernetes"
+
+test-kubernetes: $(READY) ## the manifests on a real kube-apiserver with KubeRay (Go builds them once, about 7 minutes)
+	@$(RUN) python -m pytest tests/kubernetes -m kubernetes
+
+drill: $(READY) ## every resource fails once, and a run survives every fault: about half an hour
+	@$(RUN) python -m tools.drill && HYPERPOD_RL_DRILL=1 python -m pytest tests/drills
 
 test-browser: $(READY) ## the report page in a real headless browser (apt-get install chromium)
 	@$(RUN) python -m pytest tests/browser -m browser

@@ -36,9 +36,14 @@ def look(session: Session, env: Environment, address: str | None) -> Overview:
 
 
 def _runs(session: Session, env: Environment, address: str | None) -> Part:
-    from operations.status import Part
-    from training import jobs
+    import os
 
+    from operations.status import Part
+    from training import jobs, kubeconfig
+
+    if address is None:
+        # The toolkit would ask for a token of its own; this one was got for kubectl a moment ago.
+        os.environ.update(kubeconfig.credential(kubeconfig.ensure(env)))
     with jobs.connect(env, address=address, note=session.note) as connection:
         known = jobs.runs(connection)
     attempts = [its[-1] for its in known.values()]

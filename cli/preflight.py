@@ -35,7 +35,8 @@ def preflight(session: Session, run_id: str | None, settings: tuple[str, ...], p
     """Check a run before anything is paid for.
 
     SkyRL's rules and ours, memory of the GPUs and disk with the arithmetic, whether a run can go on from its checkpoint; and, where
-    the cluster answers, its Ray version, GPUs and clock, and a task on a worker that imports the run's code and sees /shared.
+    the cluster answers, its Ray version, GPUs, clock and images, and a task on a worker that imports the run's code and writes to
+    /shared and to the artifact bucket.
     """
     from config.problems import Refused
     from training import run

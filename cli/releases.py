@@ -69,7 +69,7 @@ def promote(
     if dry_run:
         session.result(
             {**wanted.document(), "would_upload_to": where, "dry_run": True},
-            f"would release step {chosen} of run {run} as {name}: {size / 1e6:.1f} MB to {where}",
+            f"would release step {chosen} of run {run} as {name}: {_bytes(size)} to {where}",
         )
         return
     with _uploading(session, size) as progress:
@@ -238,6 +238,10 @@ def retire(session: Session, release: str, dry_run: bool) -> None:
         aliases.retire(store, release)
     session.result({"release": release, "retired": not dry_run, "dry_run": dry_run},
                    f"release {release} {'would be' if dry_run else 'is'} retired")  # fmt: skip
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
 def _folder(release: str) -> str:

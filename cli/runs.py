@@ -57,7 +57,7 @@ def follow(session: Session, run: str, address: str | None) -> int:
             if session.terminal:
                 from cli.live import show
 
-                ended = show(events, attempt)
+                ended = show(events, attempt, environment=env)
             else:
                 ended = None
                 for event in events:

@@ -66,7 +66,8 @@ def submit(
             from cli.supervise import watch_over
 
             session.line({"event": "submit", **outcome.document()}) if session.json else click.echo(outcome.sentence)
-            return watch_over(session, env, connection, specification.run_id, specification=lambda: specification)
+            by_ray = address is not None and not address.startswith("sagemaker_ray://")
+            return watch_over(session, env, connection, specification.run_id, specification=lambda: specification, by_ray=by_ray)
     changed = [f"changed        {line}" for line in outcome.changes]
     session.result(
         outcome.document(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from cli.session import Session, streaming
 if TYPE_CHECKING:
     from config.environment import Environment
     from training.connection import Connection
+    from training.exporter import Exporter
     from training.run import Specification
     from training.supervise import Limits
 
@@ -45,21 +47,33 @@ not come back in time."""
               help="Time for an attempt to load its models and make its first step.")  # fmt: skip
 @click.option("--ready", type=_POSITIVE, default=120.0, show_default=True, metavar="MINUTES",
               help="Time for the cluster to have all GPUs back after a fault.")  # fmt: skip
+@click.option("--deploy", is_flag=True, help="Do it in the cluster, as a Deployment with an identity of its own, and return.")
+@click.option("--dry-run", is_flag=True, help="With --deploy: write its manifests to dist/, and apply nothing.")
+@click.option("--undeploy", is_flag=True, help="Remove that Deployment; the run goes on.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Publish the training series for Prometheus there.")
+@click.option("--metrics-address", metavar="IP", default="127.0.0.1", show_default=True, help="Address that the port listens on.")
 @click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
 @streaming
 def supervise(
-    session: Session, run: str, attempts: int, hang_factor: float, hang_minimum: float, first_step: float, ready: float, address: str | None
-) -> int:
+    session: Session, run: str, attempts: int, hang_factor: float, hang_minimum: float, first_step: float, ready: float,
+    deploy: bool, dry_run: bool, undeploy: bool, metrics_port: int | None, metrics_address: str, address: str | None,
+) -> int:  # fmt: skip
     """Watch over a run, and start its next attempt after a fault.
 
     A failed, hung or lost attempt is stopped if need be; when all GPUs are ready again the next one goes on from the last
-    checkpoint. The same error at the same step twice ends it at once. Every decision is printed, and is an event of the run's
-    record where the shared file system is visible.
+    checkpoint. They are ready when Kubernetes says so, or Ray where --address is http://... The same error at the same step twice
+    ends it at once. Every decision is printed, and is an event of the run's record where the shared file system is visible.
     """
     from training import jobs
     from training.supervise import Limits
 
+    if (dry_run and not deploy) or (deploy and undeploy):
+        raise click.UsageError("--dry-run goes with --deploy, and --deploy not with --undeploy")
     env = session.environment()
+    if deploy or undeploy:
+        words = (f"--attempts={attempts}", f"--hang-factor={hang_factor:g}", f"--hang-minimum={hang_minimum:g}",
+                 f"--first-step={first_step:g}", f"--ready={ready:g}")  # fmt: skip
+        return _in_cluster(session, env, run, words=words, apply=not dry_run, remove=undeploy)
     limits = Limits(
         attempts=attempts, hang_factor=hang_factor, hang_minimum=hang_minimum * 60, first_step=first_step * 60, ready=ready * 60
     )
@@ -76,7 +90,46 @@ def supervise(
 
         if not its or its[-1].status != "SUCCEEDED":
             specification()
-        return watch_over(session, env, connection, run, specification=specification, limits=limits)
+        with contextlib.ExitStack() as stack:
+            exporter = None
+            if metrics_port is not None:
+                from training import follow
+                from training.exporter import Exporter
+
+                exporter = Exporter(env, run, total_steps=follow.total_steps(env, its[-1]) if its else None)
+                stack.callback(exporter.serve(metrics_port, address=metrics_address))
+            # Given Ray's own address, this may be a pod or a CI job that has no way to Kubernetes.
+            by_ray = address is not None and not address.startswith("sagemaker_ray://")
+            return watch_over(
+                session, env, connection, run, specification=specification, limits=limits, exporter=exporter, by_ray=by_ray
+            )  # fmt: skip
+
+
+def _in_cluster(session: Session, env: Environment, run: str, *, words: Sequence[str], apply: bool, remove: bool) -> int:
+    """Write and apply the manifests of the supervisor's Deployment, or remove it."""
+    from config.load import path_of
+    from serving.cluster_job import bundle
+    from training import jobs, supervisor_pod
+    from training.kubernetes import Kubectl
+
+    name, namespace = supervisor_pod.name(run), env.ray_cluster.namespace
+    if remove:
+        for kind in ("deployments", "networkpolicies", "configmaps"):
+            Kubectl(env).delete(kind, namespace=namespace, name=name)
+        session.result({"run_id": run, "deployment": name, "removed": True}, f"Deployment {namespace}/{name} is removed; run {run} goes on")
+        return 0
+    text = path_of(session.environment_name).read_text(encoding="utf-8")
+    found = supervisor_pod.objects(env, run, words=words, environment=text, code=bundle(), by=jobs.submitter())
+    folder = supervisor_pod.write(env, run, found)
+    if apply:
+        Kubectl(env).apply(folder)
+    session.result(
+        {"run_id": run, "deployment": name, "namespace": namespace, "folder": str(folder), "applied": apply},
+        f"manifests: {folder}",
+        *([f"Deployment {namespace}/{name} watches over run {run}; its words: kubectl --namespace {namespace} logs deploy/{name}",
+           f"remove it with: hyperpod-rl --env {session.environment_name} supervise {run} --undeploy"] if apply else []),
+    )  # fmt: skip
+    return 0
 
 
 def _submitted(env: Environment, connection: Connection, run: str) -> Specification:
@@ -96,11 +149,16 @@ def _submitted(env: Environment, connection: Connection, run: str) -> Specificat
 
 def watch_over(
     session: Session, env: Environment, connection: Connection, run: str, *, specification: Callable[[], Specification],
-    limits: Limits | None = None,
+    limits: Limits | None = None, exporter: Exporter | None = None, by_ray: bool = False,
 ) -> int:  # fmt: skip
-    """Supervise a run and print what happens, as lines or as one JSON object a line. Returns the exit code."""
+    """Supervise a run and print what happens, as lines or as one JSON object a line. Returns the exit code.
+
+    `by_ray`: how the cluster stands is asked of Ray, not of Kubernetes.
+    """
     from training import cluster as clusters
+    from training import hangs, ray_nodes
     from training import supervise as supervising
+    from training.exporter import exported
     from training.follow import Ended
     from training.keeping import Keeper
     from training.kubernetes import Kubectl
@@ -109,11 +167,17 @@ def watch_over(
     if keeper.folder is None:
         session.note("the shared file system is not visible here, so no record is kept: see $HYPERPOD_RL_SHARED")
     supervisor = supervising.Supervisor(
-        connection, run, specification, lambda: clusters.state(Kubectl(env)), keeper, limits=limits or supervising.Limits()
+        connection,
+        run,
+        specification,
+        (lambda: ray_nodes.state(connection)) if by_ray else (lambda: clusters.state(Kubectl(env))),
+        keeper,
+        limits=limits or supervising.Limits(),
+        hang=hangs.watcher(env, session.note),
     )
     code = 1
     try:
-        for event in supervisor.run():
+        for event in exported(supervisor.run(), exporter):
             if isinstance(event, supervising.Verdict):
                 code = 0 if event.succeeded else 1
             if session.json:

@@ -24,6 +24,8 @@ TRAINING_SERVICE_ACCOUNT = "ray-training"
 SERVING_SERVICE_ACCOUNT = "ray-serving"
 # Of the Jobs that judge exports and publish releases where the shared file system is mounted: alone in writing adapters.
 RELEASE_SERVICE_ACCOUNT = "releases"
+# Of the pods that watch over a run: no token of the API server, no role in AWS.
+SUPERVISOR_SERVICE_ACCOUNT = "supervisor"
 LOAD_BALANCER_SERVICE_ACCOUNT = "aws-load-balancer-controller"
 SHARED_CLAIM = "shared"
 DASHBOARD_PORT, CLIENT_PORT, GCS_PORT, SERVE_PORT = 8265, 10001, 6379, 8000

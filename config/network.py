@@ -62,11 +62,21 @@ class User(Part):
     namespaces: tuple[Name, ...] = ()
 
 
+class Delivery(Part):
+    """A GitHub repository whose workflows plan and deploy this environment through OpenID Connect; no key is kept anywhere."""
+
+    repository: Annotated[
+        str, text(r"^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+$", rule="this is a GitHub repository", example="owner/name")
+    ]
+    branch: Annotated[str, text(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", rule="this is a branch, without wildcards", example="main")] = "main"
+
+
 class Access(Part):
-    """Who may reach the Kubernetes API, and from where."""
+    """Who may reach the Kubernetes API, and from where; and who deploys without keys."""
 
     endpoint: Literal["public", "private"] = "public"
     public_cidrs: tuple[Cidr, ...] = ()
     administrators: tuple[Arn, ...] = ()
     training_users: tuple[User, ...] = ()
     inference_users: tuple[User, ...] = ()
+    delivery: Delivery | None = None

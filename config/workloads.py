@@ -30,6 +30,8 @@ class RayCluster(Part):
     head_memory_gib: Positive | None = None
     shared_memory_gib: Positive | None = None
     autoscaling: bool = False
+    # Pods also on nodes that HyperPod checks or is about to replace: for looking at such a node, not for training on it.
+    tolerate_unhealthy_nodes: bool = False
     # Keeps actors over a head's death, not a training: its driver dies with the head. Needs a Redis of the user's.
     gcs_fault_tolerance: bool = False
     redis_address: Annotated[str, Field(pattern=r"^(redis://|rediss://)?[A-Za-z0-9.-]+:[0-9]{1,5}$")] | None = None

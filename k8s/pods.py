@@ -14,6 +14,7 @@ from k8s.objects import Json
 # User `ray` of rayproject's and SkyRL's images; its primary group comes from the image.
 RAY_USER = 1000
 METRICS_PORT = 8080
+HEALTH_TAINT = "sagemaker.amazonaws.com/node-health-status"
 INSTANCE_TYPE_LABEL = pod_rules.INSTANCE_TYPE
 INSTANCE_GROUP_LABEL = gpu_rules.INSTANCE_GROUP
 
@@ -35,6 +36,7 @@ class RayPod:
     restart_policy: str = "Always"
     api_token: bool = False
     reads_only: bool = False
+    unhealthy_nodes: bool = False
 
 
 def variables(values: Mapping[str, str]) -> list[Json]:
@@ -57,19 +59,22 @@ def resources(size: PodSize) -> Json:
     return {"requests": amounts, "limits": dict(amounts)}
 
 
-def tolerations(group: InstanceGroup) -> list[Json]:
-    """Tolerations for the taints that the group itself carries.
+def tolerations(group: InstanceGroup, *, unhealthy: bool = False) -> list[Json]:
+    """Tolerations for the taints that the group itself carries, and with `unhealthy` for HyperPod's own.
 
-    HyperPod's own `sagemaker.amazonaws.com/node-health-status=Unschedulable` is not tolerated: it marks a node under a deep
+    By default HyperPod's `sagemaker.amazonaws.com/node-health-status=Unschedulable` is not tolerated: it marks a node under a deep
     health check or about to be replaced, which is where neither training nor serving belongs
     (https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-eks-resiliency-node-labels.html).
     """
-    return [
+    accepted: list[Json] = [
         {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
         if taint.value
         else {"key": taint.key, "operator": "Exists", "effect": taint.effect}
         for taint in group.taints
     ]
+    if unhealthy:
+        accepted.append({"key": HEALTH_TAINT, "operator": "Equal", "value": "Unschedulable", "effect": "NoSchedule"})
+    return accepted
 
 
 def node_selector(group: InstanceGroup) -> dict[str, str]:
@@ -114,7 +119,7 @@ def template(env: Environment, pod: RayPod) -> Json:
             {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{pod.size.shared_memory_gib}Gi"}},
         ],
     }
-    if accepted := tolerations(pod.group):
+    if accepted := tolerations(pod.group, unhealthy=pod.unhealthy_nodes):
         spec["tolerations"] = accepted
     return {"metadata": {"labels": dict(pod.labels)}, "spec": spec}
 

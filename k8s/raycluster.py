@@ -78,6 +78,7 @@ def head_pod(env: Environment, *, restart_policy: str = "Always") -> pods.RayPod
         environment=_environment(env, efa=0),
         ports=HEAD_PORTS,
         restart_policy=restart_policy,
+        unhealthy_nodes=env.ray_cluster.tolerate_unhealthy_nodes,
         api_token=env.ray_cluster.autoscaling,  # the autoscaler edits its own RayCluster; nothing else here speaks to the API server
     )
 
@@ -94,6 +95,7 @@ def worker_pod(env: Environment, *, restart_policy: str = "Always") -> pods.RayP
         environment=_environment(env, efa=size.efa_interfaces),
         ports=WORKER_PORTS,
         restart_policy=restart_policy,
+        unhealthy_nodes=env.ray_cluster.tolerate_unhealthy_nodes,
     )
 
 

@@ -48,8 +48,12 @@ FIRST_CLUSTER = "hyperpod-rl-local"
 
 
 def of_cluster(name: str, cluster: str) -> str:
-    """Name, below the state folder, of what belongs to one EKS cluster: two environments in one local cloud share nothing."""
-    return name if cluster == FIRST_CLUSTER else f"{name}.{cluster}"
+    """Name, below the state folder, of what belongs to one EKS cluster: two environments in one local cloud share nothing.
+
+    A cluster that is no environment's has the first one's place.
+    """
+    own = cluster.startswith("hyperpod-rl-") and cluster != FIRST_CLUSTER
+    return f"{name}.{cluster}" if own else name
 
 
 def ray_folder(below: Path | None = None) -> Path:

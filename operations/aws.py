@@ -73,10 +73,15 @@ class Aws:
                 self._clients[key] = self._session.client(service, config=limits, region_name=region or self.environment.region)
             return self._clients[key]
 
-    def call(self, service: str, operation: str, /, **arguments: Any) -> dict[str, Any]:
+    def regions(self, service: str) -> list[str]:
+        """The regions in which a service is."""
+        found: list[str] = self._session.get_available_regions(service)
+        return found
+
+    def call(self, service: str, operation: str, /, in_region: str | None = None, **arguments: Any) -> dict[str, Any]:
         """One call, by its name in snake case. Raises Unanswered."""
         try:
-            answer: dict[str, Any] = getattr(self.client(service), operation)(**arguments)
+            answer: dict[str, Any] = getattr(self.client(service, in_region), operation)(**arguments)
             return answer
         except Exception as error:
             raise _sentence(f"{service}:{operation}", error) from error

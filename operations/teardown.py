@@ -72,5 +72,6 @@ def plan(env: Environment, *, stacks: Collection[str], running: Collection[str])
                 ]
     by = "termination_protection" if env.termination_protection else "storage.removal: retain"
     stops = [f"{which.value}, which is protected by {by}" for which in reversed(there) if which in protected]
-    said = [f"run {run} has not ended: hyperpod-rl stop {run}, or tell the RayCluster that it may be lost (see docs)" for run in running]
+    lose = f"kubectl annotate raycluster {env.ray_cluster.name} -n {env.ray_cluster.namespace} hyperpod-rl/may-lose-jobs=true"
+    said = [f"run {run} has not ended: hyperpod-rl stop {run}, or let its work be lost with {lose}" for run in running]
     return Plan(goes, stays, stops, said)

@@ -89,6 +89,7 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
         text = str(each.get("spec", {}).get("serveConfigV2"))
         if ingress.uri(env) not in text:
             found.append(Problem("manifests", str(folder), f"they do not start this version's ingress ({ingress.uri(env)})", write))
+    found += training_cluster.too_many_gpus(env, services, beside=folder.parent / "raycluster")
     if found:
         raise Refused(found)
     return Manifests(folder=folder, files=files, digest=folder_digest(folder), service=services[0])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from config.problems import Problem, Refused, Unreachable
 from serving import candidate, evaluate, tasks
 from serving.export import Export
-from serving.gate import BASELINE_STEP, Evidence, Who, evidence
+from serving.gate import BASELINE_STEP, Evidence, MazeSet, Who, of_dump, of_result
 from serving.openai_client import Endpoint
 from training import layout, results
 from training import record as records
+from training.maze_task import SETS as MAZES
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -41,37 +42,60 @@ def gather(
     env: Environment, record: Record, export: Export, *, folder: Path, current: Release | None, asked: Asked | None, bar: Bar, note: Note,
     evaluates: bool = True,
 ) -> list[Evidence]:  # fmt: skip
-    """All evidence that there is, evaluating on the fresh mazes what was not yet, if `evaluates`.
+    """All evidence that there is, after playing what is not there yet, if `evaluates`: both models on both sets of mazes.
 
     Raises Refused, Unreachable, Failed where an evaluation that is needed cannot be made.
     """
-    found = [
-        evidence(env, record, folder, BASELINE_STEP, who="baseline", maze_set="held-out"),
-        evidence(env, record, folder, export.step, who="candidate", maze_set="held-out"),
-        _of_current(env, current, note),
-    ]
-    fresh = {step: _fresh(folder, record.run_id, step, export) for step in (BASELINE_STEP, export.step)}
-    missing = [step for step, result in fresh.items() if result is None]
+    needed = [Needed(step, maze_set) for maze_set in SETS for step in (BASELINE_STEP, export.step)]
+    found = {each: _known(env, record, folder, each, export) for each in needed}
+    missing = [each for each in needed if found[each] is None]
     if missing and evaluates:
-        for result in _evaluated(env, record, export, missing, folder=folder, asked=asked, bar=bar, note=note):
-            fresh[result.step or BASELINE_STEP] = result
-    from serving.gate import of_result
-
-    whose: dict[int, Who] = {BASELINE_STEP: "baseline", export.step: "candidate"}
-    found += [of_result(result, whose[step], "fresh") for step, result in fresh.items() if result is not None]
-    return [each for each in found if each is not None]
+        for each, result in _evaluated(env, record, export, missing, folder=folder, asked=asked, bar=bar, note=note):
+            found[each] = of_result(result, each.who, each.maze_set)
+    return [each for each in (*found.values(), _of_current(env, current, note)) if each is not None]
 
 
-def _fresh(folder: Path, run_id: str, step: int, export: Export) -> Result | None:
-    """The result of a step on the fresh mazes, if it is about these very bytes."""
+SETS: Final[tuple[MazeSet, ...]] = ("held-out", "fresh")
+
+
+@dataclass(frozen=True)
+class Needed:
+    """One evaluation that the gate wants."""
+
+    step: int
+    maze_set: MazeSet
+
+    @property
+    def who(self) -> Who:
+        return "baseline" if self.step == BASELINE_STEP else "candidate"
+
+
+def _known(env: Environment, record: Record, folder: Path, needed: Needed, export: Export) -> Evidence | None:
+    """From the run's eval dump, else from a result file about these very bytes, played as the run is evaluated."""
+    if needed.maze_set == "held-out" and (told := of_dump(env, record, needed.step, needed.who)) is not None:
+        return told
     for result in results.of_run(folder):
-        if (result.run_id, result.step, result.maze_set) == (run_id, step, "fresh"):
-            same = step == BASELINE_STEP or result.export_digest in (None, export.digest)
-            return result if same else None
+        if (result.run_id, result.step, result.maze_set) == (record.run_id, needed.step, needed.maze_set):
+            same = needed.step == BASELINE_STEP or result.export_digest in (None, export.digest)
+            return of_result(result, needed.who, needed.maze_set) if same and _usable(env, record, result) else None
     return None
 
 
+def _usable(env: Environment, record: Record, result: Result) -> bool:
+    """Whether a result was played as the run plays: its task, its turns, greedily, and every maze of the set."""
+    turns = _turns(record)
+    whole = result.maze_set in MAZES and {maze.seed for maze in result.mazes} == set(MAZES[result.maze_set])
+    same = result.task == env.training.evaluation_task and result.temperature == 0 and turns in (None, result.max_turns)
+    return whole and same
+
+
+def _turns(record: Record) -> int | None:
+    turns = record.overrides.get("generator.max_turns")
+    return turns if isinstance(turns, int) else None
+
+
 def _of_current(env: Environment, current: Release | None, note: Note) -> Evidence | None:
+    """What is known of the current release on the held-out mazes: from its own run, if that is on this file system."""
     if current is None:
         return None
     folder = records.folder_here(env, current.run_id)
@@ -79,18 +103,21 @@ def _of_current(env: Environment, current: Release | None, note: Note) -> Eviden
     if folder is None or record is None:
         note(f"the run of the current release {current.name}, {current.run_id}, is not on this file system")
         return None
-    return evidence(env, record, folder, current.step, who="current release", maze_set="held-out")
+    if (told := of_dump(env, record, current.step, "current release")) is not None:
+        return told
+    for result in results.of_run(folder):
+        if (result.run_id, result.step, result.maze_set) == (current.run_id, current.step, "held-out") and _usable(env, record, result):
+            return of_result(result, "current release", "held-out")
+    return None
 
 
 def _evaluated(
-    env: Environment, record: Record, export: Export, missing: Sequence[int], *, folder: Path, asked: Asked | None, bar: Bar, note: Note
-) -> list[Result]:  # fmt: skip
-    """Evaluate on the fresh mazes and keep the results in the run's folder."""
-    turns = record.overrides.get("generator.max_turns")
-    wanted = evaluate.plan(
-        env, maze_set="fresh", max_turns=turns if isinstance(turns, int) else None, run_id=record.run_id
-    )  # fmt: skip
-    task = tasks.task(env, None, max_turns=wanted.max_turns)
+    env: Environment, record: Record, export: Export, missing: Sequence[Needed], *, folder: Path, asked: Asked | None, bar: Bar, note: Note
+) -> list[tuple[Needed, Result]]:  # fmt: skip
+    """Play what is missing, and keep the results in the run's folder."""
+    plans = {each: evaluate.plan(env, maze_set=each.maze_set, max_turns=_turns(record), run_id=record.run_id, step=each.step)
+             for each in missing}  # fmt: skip
+    task = tasks.task(env, None, max_turns=plans[missing[0]].max_turns)
     if asked is None:
         base = layout.here(env, env.training.base_model)
         if base is None or not base.is_dir():
@@ -98,22 +125,22 @@ def _evaluated(
         log = folder / results.FOLDER / "server.log"
         with candidate.served(env, base=base, export=export.folder, log=log, note=note) as url:
             own = Asked(url, candidate.CANDIDATE, candidate.BASE)
-            return _play(wanted, task, own, export, missing, folder=folder, bar=bar)
-    return _play(wanted, task, asked, export, missing, folder=folder, bar=bar)
+            return _play(plans, task, own, export, folder=folder, bar=bar)
+    return _play(plans, task, asked, export, folder=folder, bar=bar)
 
 
 def _play(
-    wanted: evaluate.Plan, task: tasks.Task, asked: Asked, export: Export, missing: Sequence[int], *, folder: Path, bar: Bar
-) -> list[Result]:  # fmt: skip
+    plans: Mapping[Needed, evaluate.Plan], task: tasks.Task, asked: Asked, export: Export, *, folder: Path, bar: Bar
+) -> list[tuple[Needed, Result]]:  # fmt: skip
+    if asked.baseline_model is None and any(each.who == "baseline" for each in plans):
+        rule = "the base model was not evaluated on these mazes, and it is not said what the endpoint calls it"
+        raise Refused(Problem("--baseline-model", "", rule, "give it beside --endpoint and --model"))
     done = []
-    for step in missing:
-        model: Any = asked.model if step == export.step else asked.baseline_model
-        if model is None:
-            rule = "the base model was not evaluated on the fresh mazes, and it is not said what the endpoint calls it"
-            raise Refused(Problem("--baseline-model", "", rule, "give it beside --endpoint and --model"))
-        plan = replace(wanted, step=step, export_digest=export.digest if step == export.step else None)
-        with bar(f"{'candidate' if step == export.step else 'baseline'} on the fresh mazes") as tell:
-            result = evaluate.run(Endpoint(asked.endpoint, model), plan, task, progress=tell)
-        results.write(folder / results.FOLDER / results.file_name(step, "fresh"), result)
-        done.append(result)
+    for each, plan in plans.items():
+        model = asked.model if each.who == "candidate" else asked.baseline_model or ""
+        digest = export.digest if each.who == "candidate" else None
+        with bar(f"{each.who} on the {each.maze_set} mazes") as tell:
+            result = evaluate.run(Endpoint(asked.endpoint, model), replace(plan, export_digest=digest), task, progress=tell)
+        results.write(folder / results.FOLDER / results.file_name(each.step, each.maze_set), result)
+        done.append((each, result))
     return done

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from config.problems import Problem, Refused
@@ -18,10 +17,12 @@ from training.solve_rate import environment_bound, wilson
 from training.verdicts import Comparison, Measured, Rule, Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from config.environment import Environment
     from serving.export import Export
     from serving.releases import Release
-    from training.record import Evaluation, Record
+    from training.record import Record
     from training.results import Result
 
 MazeSet = Literal["held-out", "fresh"]
@@ -73,20 +74,6 @@ def choose(record: Record, exported: Sequence[int], *, step: int | None) -> int:
     return max(rated, key=lambda each: (each.rate, -each.step)).step
 
 
-def evidence(env: Environment, record: Record, folder: Path | None, step: int, *, who: Who, maze_set: MazeSet) -> Evidence | None:
-    """What is known of a step: from its eval dump in the record, else from a result file in the run's folder; None if nothing is."""
-    from training import results
-
-    if maze_set == "held-out":
-        told = next((each for each in record.evaluations if each.step == step), None)
-        if told is not None and told.source == "eval dump" and told.results:
-            return _of_dump(env, record, told, who)
-    for result in results.of_run(folder) if folder is not None else ():
-        if (result.run_id, result.step, result.maze_set) == (record.run_id, step, maze_set):
-            return of_result(result, who, maze_set)
-    return None
-
-
 def of_result(result: Result, who: Who, maze_set: MazeSet) -> Evidence:
     """A result file as evidence."""
     return Evidence(
@@ -95,7 +82,14 @@ def of_result(result: Result, who: Who, maze_set: MazeSet) -> Evidence:
     )  # fmt: skip
 
 
-def _of_dump(env: Environment, record: Record, told: Evaluation, who: Who) -> Evidence:
+def of_dump(env: Environment, record: Record, step: int, who: Who) -> Evidence | None:
+    """A step's eval dump, as it is in the record, as evidence on the held-out mazes; None if the record does not have it.
+
+    Raises Refused where the dump holds a maze several times.
+    """
+    told = next((each for each in record.evaluations if each.step == step), None)
+    if told is None or told.source != "eval dump" or not told.results:
+        return None
     turns = record.overrides.get("generator.max_turns")
     forms = [maze.format_rate for maze in told.results if maze.format_rate is not None]
     bound = told.oracle_bound

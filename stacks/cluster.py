@@ -13,6 +13,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 from constructs import Construct
 
 from config import names
+from stacks import delivery
 from stacks.builds import ChartMirror, ImageMirror
 from stacks.functions import log_group
 from stacks.kubernetes import access, addon
@@ -70,6 +71,8 @@ class Cluster(EnvironmentStack):
             )
             made.node.add_dependency(cluster)
         self._people(cluster)
+        if settings.access.delivery is not None:
+            delivery.roles(self, settings.access.delivery)
         ChartMirror(self)
         if settings.network.egress == "closed":
             ImageMirror(self)

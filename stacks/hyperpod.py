@@ -17,6 +17,7 @@ from config.compute import InstanceGroup
 from stacks import charts
 from stacks.functions import function, resource
 from stacks.kubernetes import chart, existing_cluster
+from stacks.nodes_ready import waiter
 from stacks.roles import Allow, bucket_arn, cluster_arn, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
@@ -55,6 +56,7 @@ class HyperPod(EnvironmentStack):
             **self._options(),
         )
         cluster.node.add_dependency(dependencies, executor, scripts)
+        waiter(self)
         self.publish(names.Parameter.HYPERPOD_CLUSTER, names.hyperpod_cluster(settings)).add_resource_dependency(cluster)
         self.publish(names.Parameter.HYPERPOD_ARN, cluster.attr_cluster_arn)
 
@@ -71,6 +73,9 @@ class HyperPod(EnvironmentStack):
         if wanted.tiered_storage_percent:
             options["tiered_storage_config"] = {"mode": "Enable", "instanceMemoryAllocationPercentage": wanted.tiered_storage_percent}
         if wanted.autoscaling == "karpenter":
+            keys = f"arn:{self.partition}:kms:{self.region}:{self.account}:key/*"
+            through = {"StringEquals": {"kms:ViaService": f"sagemaker.{self.region}.amazonaws.com"}}
+            chosen = "the key of a node's volumes is the account's choice; only SageMaker can use it so"
             scaler = role(
                 self,
                 "ScalerRole",
@@ -81,7 +86,11 @@ class HyperPod(EnvironmentStack):
                         ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
                         [f"arn:{self.partition}:sagemaker:{self.region}:{self.account}:cluster/*"],
                         why="the cluster's ARN ends in an id that SageMaker chooses",
-                    )
+                    ),
+                    # Volumes under a key of one's own:
+                    # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-eks-autoscaling-iam.html
+                    Allow(["kms:CreateGrant"], [keys], {**through, "Bool": {"kms:GrantIsForAWSResource": "true"}}, why=chosen),
+                    Allow(["kms:DescribeKey"], [keys], through, why=chosen),
                 ],
             )
             options |= {"auto_scaling": {"mode": "Enable", "autoScalerType": "Karpenter"}, "cluster_role": scaler.role_arn}

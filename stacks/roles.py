@@ -19,6 +19,7 @@ from stacks.stack import EnvironmentStack
 # AWS's managed policies that our roles carry, and why; a role asks for no other (ValueError).
 MANAGED: Mapping[str, str] = MappingProxyType({
     "AmazonSageMakerClusterInstanceRolePolicy": "what SageMaker's agents on a node do; AWS keeps it in step with them",
+    "ReadOnlyAccess": "drift detection reads every resource of every stack with its caller's rights",
     "AmazonSageMakerFullAccess": "what Studio itself does for its users; AWS keeps it in step with Studio",
     "AmazonEKSClusterPolicy": "what the control plane does; AWS keeps it in step with EKS",
     "AmazonEC2ContainerRegistryReadOnly": "CDK's kubectl handler pulls charts from this account's ECR",

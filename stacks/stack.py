@@ -36,6 +36,8 @@ class Shared(StrEnum):
     FILE_SYSTEM_GROUP = "file-system-security-group-id"
     HANDLER_GROUP = "handler-security-group-id"
     KUBECTL_SERVICE = "kubectl-service-token"
+    NODES_WAITER = "nodes-waiter-service-token"
+    NODES_WAITER_ROLE = "nodes-waiter-role-arn"
     STORAGE_KEY = "storage-key-arn"
     GRAFANA_NAME = "grafana-workspace-name"
 
@@ -73,7 +75,8 @@ class EnvironmentStack(Stack):
             stack_name=names.stack(settings, which),
             description=description,
             env=Environment(account=settings.account, region=settings.region),
-            tags={**settings.tags, "hyperpod-rl-environment": settings.name},
+            # The region, since IAM has none: the same environment name may be in another one.
+            tags={**settings.tags, "hyperpod-rl-environment": settings.name, "hyperpod-rl-region": settings.region},
             termination_protection=settings.termination_protection or kept,
             analytics_reporting=False,
         )

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.local_cloud import account, daemon, other_account
+
+__all__ = ["account", "daemon", "other_account"]
+
 # One worker under xdist for all of these: two Rays or two clouds at once are too much for two cores.
 HEAVY = ("ray", "cloud")
 

@@ -100,7 +100,7 @@ class Cloud:
                         s3.create_bucket(
                             Bucket=target["bucketName"], CreateBucketConfiguration={"LocationConstraint": self._settings.region}
                         )
-                    s3.put_object(Bucket=target["bucketName"], Key=target["objectKey"], Body=_content(path))
+                    s3.put_object(Bucket=target["bucketName"], Key=target["objectKey"], Body=zipped(path))
 
     def create(self, stack: str, template: Mapping[str, Any]) -> str:
         """Create a stack and return the status that it ends in."""
@@ -131,7 +131,10 @@ class Cloud:
 
     def failures(self, stack: str) -> list[str]:
         """Why resources of a stack failed, newest first."""
-        events = self._cloudformation.describe_stack_events(StackName=names.stack(self._settings, names.Stack(stack)))["StackEvents"]
+        pages = self._cloudformation.get_paginator("describe_stack_events").paginate(
+            StackName=names.stack(self._settings, names.Stack(stack))
+        )
+        events = (event for page in pages for event in page["StackEvents"])
         return [event.get("ResourceStatusReason", "") for event in events if "FAILED" in event["ResourceStatus"]]
 
     def physical(self, stack: str) -> dict[str, str]:
@@ -164,7 +167,7 @@ class Cloud:
         raise Failed(f"stack {called} is still in progress after {STACK_SECONDS:.0f} s")
 
 
-def _content(path: Path) -> bytes:
+def zipped(path: Path) -> bytes:
     """An asset as the CDK CLI uploads it: a folder becomes a ZIP file."""
     if path.is_file():
         return path.read_bytes()

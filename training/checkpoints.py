@@ -42,6 +42,14 @@ def marked(folder: Path) -> int | None:
     return None
 
 
+def written_at(folder: Path) -> float | None:
+    """When the marker was written, in seconds since the epoch; None if there is none."""
+    for name in (MARKER, _VERL_MARKER):
+        with contextlib.suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return None
+
+
 @dataclass(frozen=True)
 class Origin:
     """The checkpoint of another run that a new run begins with (`--from-run RUN[@STEP]`)."""

@@ -112,7 +112,7 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
         images = {c.get("image") for c in _containers(obj)}
         if not env.local and names.image_uri(env) not in images:
             found.append(Problem("manifests", str(folder), f"they do not use the environment's image {names.image_uri(env)}", write))
-    found += _too_many_gpus(env, clusters, folder.parent / "rayservice")
+    found += too_many_gpus(env, clusters, beside=folder.parent / "rayservice")
     if found:
         raise Refused(found)
     return Manifests(folder=folder, files=files, digest=folder_digest(folder), cluster=clusters[0])
@@ -147,12 +147,12 @@ def _rules(obj: dict[str, Any]) -> Sequence[Problem]:
     return list(kubernetes_rules.problems(obj))
 
 
-def _too_many_gpus(env: Environment, clusters: Sequence[dict[str, Any]], services: Path) -> Sequence[Problem]:
-    """GPUs of the RayCluster, and of the endpoint beside it where the two do not take turns."""
+def too_many_gpus(env: Environment, objects: Sequence[dict[str, Any]], *, beside: Path) -> Sequence[Problem]:
+    """GPUs that Ray objects ask for and that are not there; those of the folder `beside` count too, where the two do not take turns."""
     from config import gpu_rules
 
-    beside = [] if env.serving.share_workers or not services.is_dir() else read_objects(sorted(services.glob("*.yaml")))[0]
-    return gpu_rules.problems([*clusters, *beside], env)
+    more = [] if env.serving.share_workers or not beside.is_dir() else read_objects(sorted(beside.glob("*.yaml")))[0]
+    return gpu_rules.problems([*objects, *more], env)
 
 
 def up(

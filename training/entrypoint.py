@@ -1,4 +1,4 @@
-"""The command line that a Ray job runs: a small shell script around the trainer.
+"""The command line that a Ray job runs: a small shell script that ends by becoming the trainer.
 
 It leaves a mark of the attempt in the run's folder, and a copy of all that the trainer prints, since Ray's job table and its logs
 die with the head. Where the environment says how, it puts the datasets on the shared file system whole or not at all (built
@@ -41,24 +41,13 @@ prepare() {{
 }}"""
 
 
-# A signal from Ray's supervisor reaches the trainer; its exit code is the job's; the copy ends after the trainer's last word.
+# Ray gives the job a file for all that it prints. The copy reads that file, so that nothing stands between trainer and Ray, and
+# ends with the trainer, whose process this shell becomes: a signal and the exit code are the trainer's own.
 _COPY = """\
-copy() { trap "" TERM INT; exec tee -a -- "$RUN_FOLDER/logs/driver-a$HYPERPOD_RL_ATTEMPT.log"; }
-if [ -n "${RUN_FOLDER:-}" ]; then exec > >(copy) 2>&1; COPY=$!; fi"""
-_TRAP = """\
-TRAINER=; STOPS=0
-trap 'STOPS=$((STOPS + 1)); [ -z "$TRAINER" ] || kill -TERM "$TRAINER" 2> /dev/null || true' TERM INT"""
-_RUN = """\
-TRAINER=$!
-[ "$STOPS" = 0 ] || kill -TERM "$TRAINER" 2> /dev/null || true
-while :; do  # a signal ends a wait early; the next one tells the trainer's own code
-  BEFORE=$STOPS; CODE=0; wait "$TRAINER" || CODE=$?
-  [ "$BEFORE" = "$STOPS" ] && break
-done
-exec > /dev/null 2>&1
-for _ in {1..50}; do kill -0 "${COPY:-}" 2> /dev/null || break; sleep 0.1; done
-exit "$CODE"
-"""
+if [ -n "$RUN_FOLDER" ] && [ -f "/proc/$$/fd/1" ]; then
+  LOG="$RUN_FOLDER/logs/driver-a$HYPERPOD_RL_ATTEMPT.log"
+  (trap "" TERM INT; exec tail -c +1 -s 0.2 -f --pid=$$ "/proc/$$/fd/1" >> "$LOG" 2> /dev/null) &
+fi"""
 
 
 def dataset_folder(env: Environment, *, rows: int, held_out: bool) -> str:
@@ -79,11 +68,11 @@ def command(
     `overrides` are the trainer's words (SkyRL: `key=value`); each is quoted, so that no shell reads into it. `first`, where given,
     stands in for them as long as the run has no checkpoint of its own: as long as `marker` is not in its folder.
     """
-    start = f"{_trainer(env, overrides)} &"
+    start = f"exec {_trainer(env, overrides)}"
     if first is not None:
         quoted = shlex.quote(marker or f"checkpoints/{checkpoints.MARKER}")
         own = f'if [ -e "${{RUN_FOLDER:-}}"/{quoted} ]; then'
-        start = "\n".join((own, f"  {start}", "else", f"  {_trainer(env, first)} &", "fi"))
+        start = "\n".join((own, f"  {start}", "else", f"  exec {_trainer(env, first)}", "fi"))
     return "exec bash -c " + shlex.quote(_script(env, run_id=run_id, folder=folder, start=start))
 
 
@@ -102,7 +91,7 @@ def _script(env: Environment, *, run_id: str, folder: RunFolder, start: str) -> 
     if training.dataset_command is not None:
         lines.append(_PREPARE)
         lines += _datasets(env, training.dataset_command)
-    return "\n".join((*lines, _COPY, _TRAP, start, _RUN))
+    return "\n".join((*lines, _COPY, start)) + "\n"
 
 
 def _mark(env: Environment, folder: RunFolder) -> list[str]:

@@ -7,9 +7,10 @@ import contextlib
 import json
 import math
 import queue
+import statistics
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -272,6 +273,25 @@ def seen(env: Environment, attempt: Attempt, step: Step, *, turns: object) -> St
         reward=next((value for key in reward if (value := _number(step.metrics.get(key))) is not None), None),
         step_seconds=next((value for key in seconds if (value := _number(step.metrics.get(key))) is not None), None),
     )  # fmt: skip
+
+
+def remaining_seconds(step: int, total: int | None, durations: Sequence[float]) -> float | None:
+    """Estimated time to the last step, from the median of the newest steps; None while that is not known."""
+    if total is None or not durations:
+        return None
+    return max(0, total - step) * statistics.median(durations[-20:])
+
+
+def total_steps(env: Environment, attempt: Attempt) -> int | None:
+    """Steps that the run makes in all, as SkyRL counts them; None where that does not follow from its overrides."""
+    try:
+        told = dict(json.loads((attempt.metadata or {}).get("overrides", "{}")))
+        per_epoch = env.training.train_rows // int(told["trainer.train_batch_size"])
+        total = per_epoch * int(told["trainer.epochs"])
+        limit = told.get("trainer.max_training_steps")
+        return min(total, int(limit)) if limit is not None else total
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def max_turns(attempt: Attempt, overrides: Mapping[str, object]) -> object:

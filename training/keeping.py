@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from config.environment import Environment
-from config.problems import Failed, Unreachable
-from training import follow, frameworks, jobs, layout, record, recording, series
+from config.problems import Failed, Refused, Unreachable
+from training import artifacts, follow, frameworks, jobs, layout, record, recording, series
 from training.connection import Answered, Connection
 from training.jobs import Attempt
 from training.record import Record
@@ -75,6 +75,18 @@ class Keeper:
             self._failed(error)
             return None
 
+    def publish(self) -> None:
+        """Copy the record of a run that has ended to the artifact bucket, if there is one; a copy that fails is only said."""
+        env = self.connection.environment
+        if self.folder is None or not artifacts.there(env):
+            return
+        try:
+            known = record.read(self.folder)
+            if known is not None and known.status in jobs.TERMINAL:
+                self.note(f"record copied to {artifacts.copy(env, known)}")
+        except (Failed, Unreachable, Refused, OSError) as error:
+            self.note(f"the record of run {self.run_id} was not copied to the artifact bucket: {error}")
+
     def _failed(self, error: Exception) -> None:
         if not self._told:
             self._told = True
@@ -90,6 +102,7 @@ def kept(events: Iterator[T], keeper: Keeper) -> Iterator[T]:
         elif isinstance(event, follow.Ended):
             keeper.catch_up(event.attempt)
             keeper.refresh()
+            keeper.publish()
         yield event
 
 

@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from config import prices
 from config.digest import value_digest
 from config.environment import Environment
+from config.instances import INSTANCES
 from training import checkpoints, evaluations, layout, record, results, series
 from training.jobs import Attempt
 from training.record import AttemptRecord, Checkpoint, Code, Dataset, Evaluation, Event, Export, Image, Model, Nodes, Record, Usage
@@ -71,7 +73,7 @@ def build(
         missing_steps=tuple(series.gaps(joined)) if joined else before.missing_steps,
         median_step_seconds=series.median_seconds(joined) if joined else before.median_step_seconds,
         checkpoints=_checkpoints(env, run_id, folder, before.checkpoints), exports=_exports(env, run_id, folder, before.exports),
-        evaluations=_evaluations(joined, folder, env, facts.overrides, before.evaluations), usage=_usage(its, moment),
+        evaluations=_evaluations(joined, folder, env, facts.overrides, before.evaluations), usage=_usage(env, its, facts.nodes, moment),
         events=(*before.events, *events), results=_results(folder, before.results), verdicts=before.verdicts,
     )  # fmt: skip
 
@@ -191,15 +193,29 @@ def _gpus(env: Environment, metadata: Mapping[str, str]) -> int:
     return env.training_gpus
 
 
-def _usage(attempts: Sequence[AttemptRecord], now: datetime) -> Usage:
-    seconds, complete = 0.0, True
+def _usage(env: Environment, attempts: Sequence[AttemptRecord], nodes: Nodes, now: datetime) -> Usage:
+    """GPU hours, and what the run's nodes cost while its attempts ran: a worker node for its GPUs, and the head."""
+    seconds, held, complete = 0.0, 0.0, True
     for each in attempts:
         if each.started is None or (each.ended is None and each.status not in ("PENDING", "RUNNING")):
             complete = False  # nobody saw it end
             continue
         end = datetime.fromisoformat(each.ended) if each.ended else now
-        seconds += max(0.0, (end - datetime.fromisoformat(each.started)).total_seconds()) * each.gpus
-    return Usage(gpu_hours=round(seconds / 3600, 3), complete=complete)
+        lasted = max(0.0, (end - datetime.fromisoformat(each.started)).total_seconds())
+        seconds, held = seconds + lasted * each.gpus, held + lasted
+    worker, head = prices.INSTANCES.get(nodes.worker_type), prices.INSTANCES.get(nodes.head_type)
+    gpus = INSTANCES[nodes.worker_type].gpus if nodes.worker_type in INSTANCES else 0
+    usage = Usage(gpu_hours=round(seconds / 3600, 3), complete=complete)
+    if env.local:
+        return usage.model_copy(update={"cost_usd": 0.0, "cost_note": "the local cloud costs nothing"})
+    if worker is None or head is None or not gpus:
+        return usage
+    cost = seconds / 3600 / gpus * worker.usd_per_hour + held / 3600 * head.usd_per_hour
+    note = (
+        f"nodes while attempts ran: {nodes.worker_type} {worker.usd_per_hour} USD/h ({worker.sentence}), {nodes.head_type}"
+        f" {head.usd_per_hour} USD/h ({head.sentence}); on demand, {prices.TABLE_REGION}; idle nodes, storage and the rest are not in it"
+    )
+    return usage.model_copy(update={"cost_usd": round(cost, 2), "cost_note": note})
 
 
 def _datasets(env: Environment, overrides: Mapping[str, Any], before: Sequence[Dataset]) -> tuple[Dataset, ...]:

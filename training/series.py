@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from config.series import Part
 from training.console import Event, Step
 from training.solve_rate import Bound, SolveRate
 
@@ -151,6 +152,29 @@ def repeated(rows: Iterable[Row]) -> dict[int, int]:
 def gaps(series: Sequence[Row]) -> list[tuple[int, int]]:
     """Runs of steps (first, last) that no log tells of, between the first and the last step of a joined series."""
     return [(a.step + 1, b.step - 1) for a, b in itertools.pairwise(series) if b.step > a.step + 1]
+
+
+# Timers of SkyRL's step by the part that they belong to (skyrl/train/trainer.py): those of one part do not overlap.
+_PARTS: Final[Mapping[Part, tuple[str, ...]]] = {
+    Part.ROLLOUT: ("timing/generate",),
+    Part.TRAINING: ("timing/train_critic_and_policy", "timing/policy_train", "timing/fwd_logprobs_values_reward",
+                    "timing/compute_advantages_and_returns"),
+    Part.SYNC: ("timing/sync_weights",),
+}  # fmt: skip
+# `train_critic_and_policy` is around `policy_train`.
+_AROUND: Final = {"timing/policy_train": "timing/train_critic_and_policy"}
+
+
+def step_parts(metrics: Mapping[str, Any], step_seconds: float | None) -> dict[Part, float]:
+    """Seconds of one step by part: rollout, training, sync, and what is left of the whole; empty where no part is logged."""
+    found: dict[Part, float] = {}
+    for part, timers in _PARTS.items():
+        told = [_number(metrics.get(timer)) for timer in timers if _AROUND.get(timer) not in metrics]
+        if any(seconds is not None for seconds in told):
+            found[part] = sum(seconds for seconds in told if seconds is not None)
+    if found and step_seconds is not None:
+        found[Part.OTHER] = max(0.0, step_seconds - sum(found.values()))
+    return found
 
 
 def median_seconds(series: Iterable[Row]) -> float | None:

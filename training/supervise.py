@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -96,6 +97,7 @@ class Supervisor:
         specification: what to submit as the next attempt; asked for when one is due. May raise Refused.
         cluster: how the RayCluster stands.
         watch: events of an attempt, with beats.
+        hang: HyperPod's own word on a hang since a time in seconds since the epoch; None if it has none.
     """
 
     connection: Connection
@@ -106,6 +108,7 @@ class Supervisor:
     limits: Limits = Limits()
     clock: Clock = field(default_factory=Clock)
     watch: Watch = follow.watch
+    hang: Callable[[float], str | None] | None = None
     _durations: list[float] = field(default_factory=list)
 
     def run(self) -> Iterator[Seen | Decision | Verdict]:
@@ -163,13 +166,15 @@ class Supervisor:
     def _watched(self, attempt: Attempt) -> Generator[Seen | Decision | Verdict, None, Outcome]:
         """Pass on what comes of an attempt until it has ended, hangs, or is out of reach."""
         last: int | None = None
-        since = self.clock.now()
+        since, begun = self.clock.now(), time.time()
         try:
             for event in kept(self.watch(self.connection, attempt), self.keeper):
                 if isinstance(event, Beat):
                     limit = self._limit(last)
                     if self.clock.now() - since > limit:
                         return Outcome("hung", f"no step came for {limit / 60:.0f} min", last)
+                    if self.hang is not None and (word := self.hang(begun)) is not None:
+                        return Outcome("hung", f"HyperPod says so: {word}", last)
                     continue
                 if isinstance(event, Ended):
                     return _ended(event, last)

@@ -54,7 +54,7 @@ def prepare(*, port: int, state: Path) -> None:
         AWS_SECRET_ACCESS_KEY=SECRET,
         AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
         # Every call is signed by somebody, and IAM decides what they may: functions run with their own roles.
-        AUTH=os.environ.get("HYPERPOD_RL_IAM", "true"),
+        AUTH="true",
         LAMBDA_EXECUTOR="local",
         SFN_WAIT_SCALE=str(waits.SCALE),
         IOT_MTLS_ENABLED="0",

@@ -107,8 +107,9 @@ class Cloud:
         kubeconfig.write(self.folder / of_cluster("kubeconfig", cluster), content)
 
     def remove_kubeconfig(self, cluster: str) -> None:
-        if self.folder is not None:
-            (self.folder / of_cluster("kubeconfig", cluster)).unlink(missing_ok=True)
+        path = self.folder / of_cluster("kubeconfig", cluster) if self.folder is not None else None
+        if path is not None and path.exists() and f"/clusters/{cluster}" in path.read_text():
+            path.unlink()
 
     @property
     def endpoint(self) -> str:

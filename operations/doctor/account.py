@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from config.environment import DOCUMENTATION_ACCOUNT, Environment
 from operations.aws import Unanswered
@@ -91,11 +93,11 @@ def identity_center(subject: Subject) -> Iterator[Finding]:
     if not observability.enabled or observability.grafana != "identity-center":
         yield ok(f"not needed: observability.grafana is {observability.grafana if observability.enabled else 'off'}")
         return
-    instances = list(subject.account.pages("sso-admin", "list_instances", "Instances"))
+    instances = _instances(subject)
     other = "or set observability.grafana to saml or none"
     if not instances:
         yield failed(
-            f"no instance is seen in {subject.environment.region}, and observability.grafana is identity-center",
+            "no instance is seen in any region, and observability.grafana is identity-center",
             f"{IDENTITY_CENTER_PAGE}, {other}",
         )
         return
@@ -106,6 +108,23 @@ def identity_center(subject: Subject) -> Iterator[Finding]:
         )
         return
     yield ok(f"instance of account {owner}")
+
+
+def _instances(subject: Subject) -> list[dict[str, Any]]:
+    """An organization has one instance, in one region, and only there is it listed. Regions that are not enabled do not count."""
+    own = list(subject.account.pages("sso-admin", "list_instances", "Instances"))
+    if own:
+        return own
+
+    def look(region: str) -> list[dict[str, Any]]:
+        try:
+            return list(subject.account.call("sso-admin", "list_instances", in_region=region)["Instances"])
+        except Unanswered:
+            return []
+
+    others = [region for region in subject.account.regions("sso-admin") if region != subject.environment.region]
+    with ThreadPoolExecutor(8) as pool:
+        return [instance for found in pool.map(look, others) for instance in found]
 
 
 def _manages(subject: Subject) -> bool:

@@ -13,7 +13,7 @@ from config import names
 from config.environment import Environment
 from config.names import Stack
 
-ENVIRONMENT_TAG = "hyperpod-rl-environment"
+ENVIRONMENT_TAG, REGION_TAG = "hyperpod-rl-environment", "hyperpod-rl-region"
 STACK_TAG, STACK_ID_TAG = "aws:cloudformation:stack-name", "aws:cloudformation:stack-id"
 # What controllers write on what they make for a cluster. `kubernetes.io/cluster/<name>` says `shared` on what is not theirs.
 CLUSTER_TAGS = (
@@ -77,7 +77,8 @@ class Ours:
         environment, stack = tags.get(ENVIRONMENT_TAG), tags.get(STACK_TAG)
         if environment not in (None, self.environment.name) or (stack is not None and stack not in self.stacks):
             return None
-        if STACK_ID_TAG in tags and tags[STACK_ID_TAG].split(":")[3:4] not in ([], [self.environment.region]):
+        stack_region = tags.get(STACK_ID_TAG, "").split(":")[3:4]
+        if {tags.get(REGION_TAG, self.environment.region), *stack_region} != {self.environment.region}:
             return None
         if stack is not None:
             return f"made by stack {stack}"

@@ -169,7 +169,7 @@ def studio(aws: Aws, ours: Ours) -> Iterator[Leak]:
 
 
 def roles(aws: Aws, ours: Ours) -> Iterator[Leak]:
-    """IAM roles that CloudFormation named. IAM has no regions: a tag of another region's stack keeps a role off the list."""
+    """IAM roles that CloudFormation named. IAM has no regions: the stacks' region tag keeps another region's role off the list."""
     for item in aws.pages("iam", "list_roles", "Roles"):
         name = item["RoleName"]
         made_by = ours.named(name)

@@ -78,13 +78,11 @@ def backups(aws: Aws, ours: Ours) -> Iterator[Leak]:
 def buckets(aws: Aws, ours: Ours) -> Iterator[Leak]:
     """The two buckets, by their names; every version of every object has to go before a bucket does."""
     env = ours.environment
+    # Of the account alone: a bucket of that name elsewhere is somebody else's.
+    there = {bucket["Name"] for bucket in aws.pages("s3", "list_buckets", "Buckets")}
     for bucket, kept in ((names.artifact_bucket(env), _kept(ours)), (names.lifecycle_bucket(env), "")):
-        try:
-            aws.call("s3", "head_bucket", Bucket=bucket)
-        except Unanswered as error:
-            if error.code in ("404", "NoSuchBucket", "403"):  # 403: a name that somebody else has taken
-                continue
-            raise
+        if bucket not in there:
+            continue
         yield Leak(
             "S3 bucket", bucket, "made by stack Data or HyperPod", "about 0.023 USD for each GB and month (unverified)",
             (_emptying(ours, bucket), ours.command("s3api", "delete-bucket", "--bucket", bucket)), kept=kept, ids=physical_ids(bucket),
@@ -180,7 +178,7 @@ def assets(aws: Aws, ours: Ours) -> Iterator[Leak]:
         try:
             size = aws.call("s3", "head_object", Bucket=bucket, Key=key)["ContentLength"]
         except Unanswered as error:
-            if error.code in ("404", "NoSuchBucket", "NoSuchKey", "403"):
+            if error.code in ("404", "NoSuchBucket", "NoSuchKey"):
                 continue
             raise
         yield Leak(

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from operations.review.kubernetes import ObjectChange
-from operations.review.resources import ResourceChange
+from operations.review.resources import ITS_FUNCTION, ResourceChange
 from operations.review.values import plain
 
 Json = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _data(change: ResourceChange, gone: str) -> Judged:
 
 
 def _in_place(change: ResourceChange) -> Judged:
-    if change.perhaps:
+    if change.perhaps and change.forced_by != (ITS_FUNCTION,):
         return Effect.NODE_REPLACEMENT if change.type in _NODES else Effect.NOTHING, (
             f"a change of {', '.join(change.forced_by)} replaces it in some cases; the change set says which (review --live)"
         )

@@ -16,6 +16,8 @@ from operations.review.values import Difference, differences, plain
 
 Action = Literal["added", "changed", "removed", "replaced"]
 NEW = " (replaced)"
+# In the place of a property, for a custom resource: a handler that answers with another physical id has replaced it.
+ITS_FUNCTION = "what its own function answers"
 _KEPT = ("Retain", "RetainExceptOnCreate")
 # Beside the properties; metadata touches nothing that exists.
 _ATTRIBUTES = ("DeletionPolicy", "UpdateReplacePolicy", "Condition", "DependsOn")
@@ -131,7 +133,7 @@ def forcing(was: Json, body: Json, properties: Mapping[str, Any]) -> tuple[tuple
         return (), ()
     known = _type(str(body.get("Type")))
     if known is None:
-        return (), ()
+        return (), (ITS_FUNCTION,)
     forced = [*known.replaced_by(before, properties), *known.documented_by(before, properties)]
     perhaps = known.perhaps_replaced_by(before, properties)
     # A path inside another one that differs says nothing more.
@@ -184,6 +186,11 @@ def _refusal(was: Json, properties: Mapping[str, Any], kind: str) -> str:
     """https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-properties-name.html"""
     known = _type(kind)
     name = known.name if known is not None else None
-    if name is None or properties.get(name) is None or plain(was.get("Properties", {})).get(name) != properties[name]:
+    if known is None or name is None or properties.get(name) is None:
+        return ""
+    before = plain(was.get("Properties", {}))
+    # Of an add-on the cluster is half of what identifies it: the same name in another cluster is another add-on.
+    identity = {name, *(part for part in known.identifier if part not in known.read_only)}
+    if any(before.get(part) != properties.get(part) for part in identity):
         return ""
     return f"CloudFormation refuses to replace what has a name of its own ({name}: {properties[name]}), so the deploy fails there"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from operations import cost
 from operations.review.compare import Review
 from operations.review.effects import of_object, of_resource
-from operations.review.resources import ResourceChange
+from operations.review.resources import ITS_FUNCTION, ResourceChange
 from operations.review.values import Difference
 
 Style = Literal["title", "risk", "accepted", "added", "removed", "changed", "plain"]
@@ -180,7 +180,10 @@ def _resources(alike: list[ResourceChange]) -> Lines:
     style: Style = "risk" if first.action == "replaced" else first.action
     names = first.logical_id if len(alike) == 1 else f"{len(alike)} resources ({alike[0].logical_id} to {alike[-1].logical_id})"
     kind = f" {first.type}" if len(alike) == 1 else ""
-    forced = f", perhaps replaced by {', '.join(first.forced_by)}" if first.perhaps else ""
+    forced = ""
+    if first.perhaps:
+        own = first.forced_by == (ITS_FUNCTION,)
+        forced = ", replaced if its own function says so" if own else f", perhaps replaced because {', '.join(first.forced_by)} changes"
     if first.action == "replaced":
         forced = f", REPLACED because {', '.join(first.forced_by)} changes"
     if first.action == "removed" and first.kept:

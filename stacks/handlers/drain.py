@@ -60,7 +60,7 @@ def running_jobs(server: Api) -> list[str]:
         path = f"/api/v1/namespaces/{metadata['namespace']}/services/{service}:{DASHBOARD_PORT}/proxy/api/jobs/"
         try:
             jobs: Any = server.get(path) or ()
-        except (RuntimeError, ValueError) as error:
+        except (Gone, RuntimeError, ValueError) as error:  # Gone: a proxied request that timed out looks like a server that is gone
             LOG.warning("jobs of %s are not known: %s", metadata["name"], error)
             continue
         # A list of details: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/doc/ray.job_submission.JobDetails.html

@@ -100,4 +100,6 @@ def last_events(cluster: str) -> list[str]:
     except (ClientError, BotoCoreError, AttributeError) as error:
         # They only explain; the sentence before them stands without. Lambda's own boto3 may be older than this call (AttributeError).
         return [f"they could not be read ({error})"]
-    return [f"{entry.get('InstanceGroupName', '')} {entry.get('Description', '')}".strip()[:200] for entry in answer.get("Events", ())]
+    events = answer.get("Events", ())
+    # Each stands in a sentence of ours, which has its own full stop.
+    return [f"{entry.get('InstanceGroupName', '')} {entry.get('Description', '')}".strip()[:200].rstrip(". ") for entry in events]

@@ -13,8 +13,10 @@ from cli import main
 from config.environment import Environment
 from config.problems import Problem
 from tests.training.fakes import connection
-from tests.training.preflight.test_rules import Dashboard
+from tests.training.preflight.test_cluster_rules import Dashboard
 from training import jobs
+from training.kubernetes import Kubectl
+from training.preflight import cluster as remote
 from training.preflight.findings import Finding
 
 TOO_MUCH = ("--set", "trainer.micro_train_batch_size_per_gpu=8")
@@ -37,6 +39,8 @@ def dashboard(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
         yield connection(fake, env)
 
     monkeypatch.setattr(jobs, "connect", connect)
+    monkeypatch.setattr(Kubectl, "list", lambda self, kind, *, namespace, selector="": [])
+    monkeypatch.setattr(remote.probe, "__kwdefaults__", {**(remote.probe.__kwdefaults__ or {}), "sleep": lambda seconds: None})
     return fake
 
 

@@ -16,11 +16,11 @@ from cli import live, main
 from config.environment import Environment
 from config.load import load
 from tests.training import run_folder
-from tests.training.console_text import training_log
+from tests.training.console_text import step, training_log
 from tests.training.fakes import FakeRay, connection
 from training import cluster as clusters
 from training import follow as following
-from training import jobs, layout
+from training import jobs, layout, run
 
 
 @pytest.fixture
@@ -181,6 +181,27 @@ def test_the_live_view(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "best so far, step 0: solve rate 0.627" in shown
     assert "of 0.781 reachable" in shown
+
+
+def test_the_live_view_splits_the_time_and_says_what_is_left() -> None:
+    metrics = {
+        "trainer/tokens_per_second_per_gpu": 5700.0,
+        "timing/generate": 60.0,
+        "timing/policy_train": 50.0,
+        "timing/sync_weights": 4.0,
+    }
+    ray, env = FakeRay(), load("reference")
+    link = connection(ray, env)
+    jobs.submit(link, run.specify(env, run_id="maze-1"))
+    ray.logs["maze-1-a1"] = step(20, {**metrics, "timing/step": 120.0, "reward/avg_raw_reward": 0.5})
+    ray.end("maze-1-a1", "STOPPED")
+    attempt = jobs.newest(link, "maze-1")
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, height=40)
+    live.show(following.follow(link, attempt), attempt, console, environment=env)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "60.0/50.0/4.0" in shown
+    assert "5700" in shown
+    assert "step 20 of 200, about 6 h 0 min left" in shown  # 180 steps of 120 s
 
 
 @pytest.mark.parametrize("words", [["cluster", "down"], ["cluster", "up"]], ids=" ".join)

@@ -14,12 +14,17 @@ from local import demo
 from local.cloud import faults
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DEPLOYED = "local/test_deploy.py::test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_while_a_job_runs"
 # Command -> the test that runs it: a function whose text names the command's words.
 IN_TESTS = {
     "hyperpod-rl doctor": "operations/doctor/test_command.py::test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing",
-    "hyperpod-rl status": "local/test_deploy.py::test_a_job_that_runs_keeps_everything_until_it_may_be_lost",
+    "hyperpod-rl status": DEPLOYED,
     "hyperpod-rl leaks": "operations/leaks/test_command.py::test_what_is_left_is_shown_first_and_goes_with_delete_alone",
-    "hyperpod-rl leaks --before-destroy": "local/test_deploy.py::test_a_job_that_runs_keeps_everything_until_it_may_be_lost",
+    "hyperpod-rl leaks --before-destroy": DEPLOYED,
+    "hyperpod-rl review": "operations/review/test_synthesis.py::test_the_command_prints_text_markdown_and_json",
+    "hyperpod-rl --env production review --base HEAD --markdown": "operations/review/test_synthesis.py::test_it_names_its_environment",
+    "hyperpod-rl image build": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
+    "hyperpod-rl image status": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
     "hyperpod-rl alias current": "serving/test_gate.py::test_gate_promote_alias_rollback_retire",
     "hyperpod-rl logs RUN": "training/test_end_to_end.py::test_submit_follow_and_the_rest",
     "hyperpod-rl stop RUN": "training/test_end_to_end.py::test_pressed_twice_at_once_then_stopped_while_somebody_follows",

@@ -137,13 +137,13 @@ class _FromStore(Kubectl):
         return found
 
 
-def environment(control: Path) -> Environment:
+def environment_data(control: Path) -> dict[str, Any]:
     """Environment local with a small run, and with the trainer whose faults a drill works."""
-    data = yaml.safe_load((ROOT / "environments/local.yaml").read_text())
+    data: dict[str, Any] = yaml.safe_load((ROOT / "environments/local.yaml").read_text())
     data["instance_groups"][2] |= {"instance_type": "ml.g7e.2xlarge", "count": 2}
     data["training"]["entrypoint"] = f"env {CONTROL}={control} python -m tests.drills.faults --env_variant sft"
     data["training"]["overrides"] |= SETTINGS
-    return parse(yaml.safe_dump(data), where="local")
+    return data
 
 
 @contextlib.contextmanager
@@ -163,7 +163,7 @@ def cloud() -> Iterator[Cloud]:
         for amounts in limits.values():
             amounts["cpu"] = "2"
         kubernetes.apply([wanted], manager="drill")
-        found = Cloud(kubernetes, runtime, environment(folder / "control"), folder)
+        found = Cloud(kubernetes, runtime, parse(yaml.safe_dump(environment_data(folder / "control")), where="local"), folder)
         from local.trainer.pretrain import base_model
 
         before = os.environ.get(trainer_files.SHARED_VARIABLE)

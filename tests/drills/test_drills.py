@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from config.load import ROOT
 from tests.drills import faults
-from tests.drills.cloud import READY_SECONDS, STEPS, Cloud, cloud, until
+from tests.drills.cloud import READY_SECONDS, STEPS, Cloud, cloud, environment_data, until
 from tests.training.ray_endpoint import endpoint, kubeconfig
 from training import follow as following
 from training import jobs, keeping, run, supervise
@@ -24,6 +29,7 @@ from training.supervise import Limits, Supervisor, Verdict
 
 pytestmark = pytest.mark.ray
 whole = pytest.mark.skipif("HYPERPOD_RL_DRILL" not in os.environ, reason="a drill of minutes: make drill")
+NOBODY = "http://127.0.0.1:9"  # with a kubeconfig at hand the launcher asks AWS nothing
 WRITES = faults.writes_of_a_checkpoint(world=2)
 
 
@@ -70,18 +76,24 @@ def supervised(here: Cloud, name: str, *, attempts: int = 4, settings: tuple[str
         thread.join(10)
 
 
-def holds(here: Cloud, what: str, then: Callable[[], None], events: list[Any]) -> None:
-    """Let the run come to a place and wait there, do something that ends its attempt, and let go when the supervisor has seen that.
+def holds(here: Cloud, name: str, what: str, then: Callable[[], None], events: list[Any]) -> None:
+    """Let the run come to a place and wait there, do something that ends its attempt, and let go when the next one has begun.
 
     Not before: a task whose driver was killed goes on for a moment, until Ray notices.
     """
     hold, known = here.control / f"hold-{what}", _ends(events)
+    begun = here.shared / f"runs/{name}/attempts/{known + 2}"
     try:
         until((here.control / f"at-{what}").exists, f"the run at {what}")
         then()
-        until(lambda: _ends(events) > known, f"the end of the attempt at {what}")
+        until(lambda: _ends(events) > known, f"the end of the attempt at {what}", seconds=120)
+        until(begun.exists, f"attempt {known + 2} after {what}; {_told(events)}", seconds=120)
     finally:
         hold.unlink(missing_ok=True)
+
+
+def _told(events: list[Any]) -> str:
+    return "; ".join(str(getattr(event, "text", getattr(event, "step", event))) for event in list(events)[-8:])
 
 
 def _ends(events: list[Any]) -> int:
@@ -112,14 +124,23 @@ def judge(here: Cloud, name: str, events: list[Any], undisturbed: bytes, *, stat
 def printed(here: Cloud, name: str, attempt: int, step: int) -> None:
     """Wait until Ray has brought a step's line to the driver: what a worker has printed since is lost with its node."""
     log = here.shared / f"runs/{name}/logs/driver-a{attempt}.log"
-    until(lambda: log.is_file() and f"'trainer/global_step': {step}," in log.read_text(), f"step {step} in {log.name}", seconds=60)
+
+    def there() -> bool:
+        return log.is_file() and f"'trainer/global_step': {step}," in log.read_text()
+
+    try:
+        until(there, f"step {step} in {log.name}", seconds=60)
+    except AssertionError as error:
+        raise AssertionError(
+            f"{error}; it ends with {log.read_text()[-1500:] if log.is_file() else sorted(p.name for p in log.parent.glob('*'))!r}"
+        ) from None
 
 
 def test_killed_job_then_a_torn_checkpoint_then_a_killed_head(here: Cloud, undisturbed: bytes) -> None:
     for step in (4, 8, 12):
         arrange(here, f"step-{step}")
     with supervised(here, "short") as (_, events):
-        holds(here, "step-4", lambda: here.kill_driver("short"), events)
+        holds(here, "short", "step-4", lambda: here.kill_driver("short"), events)
 
         def tear() -> None:
             printed(here, "short", 2, 7)
@@ -127,13 +148,13 @@ def test_killed_job_then_a_torn_checkpoint_then_a_killed_head(here: Cloud, undis
             newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
             here.kill_driver("short")
 
-        holds(here, "step-8", tear, events)
+        holds(here, "short", "step-8", tear, events)
 
         def behead() -> None:
             printed(here, "short", 3, 11)
             here.kill("head", "gcs_server")
 
-        holds(here, "step-12", behead, events)
+        holds(here, "short", "step-12", behead, events)
     judge(here, "short", events, undisturbed, statuses=["FAILED", "FAILED", "LOST", "SUCCEEDED"])
     # The new head knew no job; the run's folder knew of three attempts.
     assert any("short-a4" in event.text for event in events if isinstance(event, supervise.Decision))
@@ -204,50 +225,53 @@ def test_submit_pressed_twice_at_once(here: Cloud, undisturbed: bytes) -> None:
 
 
 @whole
-def test_a_follower_whose_connection_is_cut_twenty_times(
-    here: Cloud, undisturbed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the unmodified toolkit: every cut ends the websocket without a word, every fourth also makes the session worthless."""
-    settings = ("trainer.max_training_steps=22",)  # a step for each cut; the first exports are the undisturbed run's all the same
-    for step in range(1, 22):
+def test_a_follower_whose_connection_is_cut_twenty_times(here: Cloud, undisturbed: bytes, tmp_path: Path) -> None:
+    """The command, through the unmodified toolkit: every cut ends the websocket without a word, every fourth the session, too."""
+    file = tmp_path / "local.yaml"
+    file.write_text(yaml.safe_dump(environment_data(here.control)))
+    last = 22  # a step for each cut; the export of step 16 is the undisturbed run's last
+    settings = (f"trainer.max_training_steps={last}",)
+    for step in range(1, last):
         arrange(here, f"step-{step}")
+    with jobs.connect(here.environment, address=here.address) as link:
+        jobs.submit(link, run.specify(here.environment, run_id="cut", settings=settings))
     with endpoint(here.address, tmp_path) as proxy:
         cache = tmp_path / "cache/local"
         cache.mkdir(parents=True)
-        (cache / "kubeconfig").write_text(kubeconfig(proxy.kubernetes, aws_endpoint="http://127.0.0.1:9"))
-        for variable, value in {
-            "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "HYPERPOD_RL_CACHE": str(tmp_path / "cache"),
+        (cache / "kubeconfig").write_text(kubeconfig(proxy.kubernetes, aws_endpoint=NOBODY))
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "AWS_"))} | {
+            "AWS_ENDPOINT_URL": NOBODY, "HYPERPOD_RL_CACHE": str(tmp_path / "cache"), "HYPERPOD_RL_SHARED": str(here.shared),
             "REQUESTS_CA_BUNDLE": str(proxy.certificate), "SSL_CERT_FILE": str(proxy.certificate),
-        }.items():  # fmt: skip
-            monkeypatch.setenv(variable, value)
-        monkeypatch.delenv("AWS_PROFILE", raising=False)
-        events: list[Any] = []
-        with jobs.connect(here.environment) as link:
-            assert link.address.startswith("sagemaker_ray://")
-            jobs.submit(link, run.specify(here.environment, run_id="cut", settings=settings))
-            attempt = jobs.newest(link, "cut")
-            keeper = keeping.Keeper(link, "cut")
-            follower = threading.Thread(target=lambda: events.extend(keeping.kept(following.follow(link, attempt), keeper)), daemon=True)
-            follower.start()
-            log = here.shared / "runs/cut/steps.jsonl"
+        }  # fmt: skip
+        command = [sys.executable, "-m", "cli.main", "--env", str(file), "follow", "cut", "--json"]
+        follower = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        events: list[dict[str, Any]] = []
+        reader = threading.Thread(target=lambda: [events.append(json.loads(line)) for line in follower.stdout or ()], daemon=True)
+        reader.start()
+        try:
             cuts = 0
-            for step in range(1, 22):
+            for step in range(1, last):
                 until((here.control / f"at-step-{step}").exists, f"step {step}")
-                until(lambda step=step: log.is_file() and f'"step":{step - 1},' in log.read_text(), f"the follower at {step - 1}")  # type: ignore[misc]
+                until(lambda step=step: step - 1 in _steps(events), f"the follower at step {step - 1}: {events[-3:]}")  # type: ignore[misc]
                 if cuts < 20:
                     until(lambda: proxy.cut() > 0, "an open connection to cut")
                     cuts += 1
                     if cuts % 4 == 0:
                         proxy.expire()
                 (here.control / f"hold-step-{step}").unlink()
-            follower.join(READY_SECONDS)
+            assert follower.wait(READY_SECONDS) == 0
+            reader.join(10)
+        finally:
+            follower.kill()
+            follower.wait()
     assert cuts == 20
-    assert isinstance(events[-1], following.Ended)
-    assert events[-1].succeeded
-    seen = [event.step for event in events if isinstance(event, following.StepSeen)]
-    assert seen == list(range(23))  # each once, none left out
-    assert sum(isinstance(event, following.Changed) and "connection lost" in event.text for event in events) >= 10
+    assert _steps(events) == list(range(last + 1))  # each once, none left out
+    assert sum("connection lost" in event.get("text", "") for event in events) >= 10
     history = keeping.history(here.environment, "cut", connection=None)
     assert history is not None
-    assert [row.step for row in history.series] == list(range(23))
-    assert here.export("cut", 16) == here.export("undisturbed", 16)
+    assert [row.step for row in history.series] == list(range(last + 1))
+    assert here.export("cut", STEPS) == undisturbed
+
+
+def _steps(events: list[dict[str, Any]]) -> list[int]:
+    return [event["step"] for event in list(events) if event["event"] == "step"]

@@ -194,6 +194,14 @@ def test_pods_tolerate_their_groups_taints_and_no_health_taint(edited: Edit) -> 
     assert "tolerations" not in head(raycluster.cluster_spec(env))
 
 
+def test_hyperpods_health_taint_is_tolerated_where_that_is_wanted(edited: Edit) -> None:
+    spec = raycluster.cluster_spec(edited(("  namespace: training", "  namespace: training\n  tolerate_unhealthy_nodes: true")))
+    wanted = {
+        "key": "sagemaker.amazonaws.com/node-health-status", "operator": "Equal", "value": "Unschedulable", "effect": "NoSchedule",
+    }  # fmt: skip
+    assert head(spec)["tolerations"] == worker(spec)["tolerations"] == [wanted]
+
+
 def test_fault_tolerance_takes_its_password_from_a_secret(edited: Edit) -> None:
     extra = "\n  gcs_fault_tolerance: true\n  redis_address: redis.training:6379\n  redis_password_secret: redis"
     cluster = ray_cluster(edited(("  namespace: training", "  namespace: training" + extra)))

@@ -185,6 +185,15 @@ def test_keys_come_from_a_secret_and_are_written_nowhere() -> None:
         assert wanted not in pod.environment
 
 
+def callers(env: Environment, made: Objects) -> list[dict[str, Any]]:
+    """Who may reach the endpoint's port."""
+    (policy,) = [
+        found for found in made["platform"] if found["kind"] == "NetworkPolicy" and found["metadata"]["namespace"] == env.serving.namespace
+    ]
+    rules = [rule for rule in policy["spec"]["ingress"] if {"port": names.SERVE_PORT, "protocol": "TCP"} in rule.get("ports", ())]
+    return [source for rule in rules for source in rule["from"]]
+
+
 def test_a_load_balancer_inside_the_vpc_only() -> None:
     env = with_authentication(load("reference"), "internal-load-balancer")
     made = manifests.charts(env)
@@ -193,14 +202,6 @@ def test_a_load_balancer_inside_the_vpc_only() -> None:
     assert balancer["metadata"]["annotations"]["service.beta.kubernetes.io/aws-load-balancer-scheme"] == "internal"
     assert balancer["spec"]["loadBalancerSourceRanges"] == ["10.192.0.0/16", "10.1.0.0/16"]
     assert balancer["spec"]["selector"]["app.kubernetes.io/instance"] == env.serving.name
-    (policy,) = [
-        found for found in made["platform"] if found["kind"] == "NetworkPolicy" and found["metadata"]["namespace"] == env.serving.namespace
-    ]
-    callers = [
-        source
-        for rule in policy["spec"]["ingress"]
-        for source in rule["from"]
-        if {"port": 8000, "protocol": "TCP"} in rule.get("ports", ())
-    ]
-    assert {"ipBlock": {"cidr": "10.192.0.0/16"}} in callers
-    assert "ipBlock" not in str(manifests.charts(load("reference"))["platform"])
+    assert {"ipBlock": {"cidr": "10.192.0.0/16"}} in callers(env, made)
+    plain = load("reference")
+    assert not [source for source in callers(plain, manifests.charts(plain)) if "ipBlock" in source]

@@ -1,7 +1,7 @@
 """What must never reach a cluster: as an environment, refused before a manifest is written, and as a manifest that somebody edited.
 
 An environment goes through `python -m k8s` (exit code 2, nothing written). An edited RayCluster goes through what `cluster up` reads
-before it applies; an edited RayService through the same rules.
+before it applies, an edited RayService through what `serve up` reads.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from config import gpu_rules, kubernetes_rules
+from config import gpu_rules
 from config.environment import Environment
 from config.load import ENVIRONMENTS, load, parse
 from config.problems import Problem, Refused
 from k8s import __main__ as command
 from k8s import manifests as writer
+from serving import deploy
 from tests.k8s.conftest import _charts
 from training import cluster as launcher
 
@@ -191,21 +192,29 @@ SERVICES_REFUSED = [
 ]  # fmt: skip
 
 
-def serve_up(env: Environment, service: Json) -> list[Problem]:
-    return [*kubernetes_rules.problems(service), *gpu_rules.problems([service], env)]
+def serve_up(env: Environment, service: Json, root: Path) -> list[Problem]:
+    """Problems that `serve up` finds in the files before it applies one."""
+    folder = root / "dist" / env.name / "rayservice"
+    folder.mkdir(parents=True)
+    (folder / "00.yaml").write_text(writer.dump(service))
+    try:
+        deploy.manifests(env, env.name, root=root)
+    except Refused as refused:
+        return list(refused.problems)
+    return []
 
 
 @pytest.mark.parametrize(("change", "field", "fix"), SERVICES_REFUSED)
-def test_an_edited_rayservice_is_refused(change: Callable[[Json], None], field: str, fix: str) -> None:
+def test_an_edited_rayservice_is_refused_before_apply(change: Callable[[Json], None], field: str, fix: str, tmp_path: Path) -> None:
     production = load("production")
     service = copy.deepcopy(_charts("production")["rayservice"][0])
     service["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"] = {
         kind: {"cpu": "40", "memory": "400Gi", "nvidia.com/gpu": "2"} for kind in ("requests", "limits")
     }
     service["spec"]["upgradeStrategy"] = {"type": "None"}
-    assert serve_up(production, service) == []
+    assert serve_up(production, service, tmp_path / "good") == []
     change(service)
-    found = serve_up(production, service)
+    found = serve_up(production, service, tmp_path / "edited")
     assert any(field in problem.field and fix in problem.fix for problem in found), [str(problem) for problem in found]
 
 

@@ -157,7 +157,7 @@ class ControlPlane:
             "kube-controller-manager", self.binaries.controller_manager, f"--kubeconfig={self.kubeconfig('controllers')}",
             "--leader-elect=false", "--secure-port=0", f"--service-account-private-key-file={self.folder / 'accounts.key'}",
             f"--root-ca-file={self.authority}",
-            "--use-service-account-credentials=true",
+            "--use-service-account-credentials=true", "--pvclaimbinder-sync-period=1s",
             # Nodes here have no kubelet that renews a lease.
             "--controllers=*,-node-lifecycle-controller",
         )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource as os_resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,7 +111,10 @@ def _stacks() -> list[str]:
     return lifecycle.inventory().get("CloudFormation stack", [])
 
 
-def test_everything_is_deployed_shows_no_difference_and_is_destroyed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.ray
+def test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_while_a_job_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = project.deploy()
     assert done.returncode == 0, done.stdout
     assert all(line.endswith(" CREATE_COMPLETE") for line in _stacks())
@@ -124,7 +129,50 @@ def test_everything_is_deployed_shows_no_difference_and_is_destroyed(project: Pr
     again = project.deploy()
     assert again.returncode == 0, again.stdout
     assert "(no changes)" in again.stdout
+
+    up = project.run("hyperpod-rl", "cluster", "up")
+    assert up.returncode == 0, up.stdout
+    submitted = project.run("ray", "job", "submit", "--address", ADDRESS, "--no-wait", "--submission-id", "maze-a1", "--", "sleep", "600")
+    assert submitted.returncode == 0, submitted.stdout
+
+    before_status = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
+    status = project.run("hyperpod-rl", "status")
+    after_status = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
+    assert status.returncode == 0, status.stdout
+    # Processor time, spread over two cores: 3 s on the clock where nobody else works.
+    assert after_status.ru_utime + after_status.ru_stime - before_status.ru_utime - before_status.ru_stime < 4
+    assert [word in status.stdout for word in ("8: all complete", "workers     ml.g7e.12xlarge: 2 of 2 instances, 2 Ready", "maze")] == [
+        True
+    ] * 3
+    before = project.run("hyperpod-rl", "leaks", "--before-destroy")
+    assert before.returncode == 1, before.stdout
+    assert "refused  run maze has not ended: hyperpod-rl stop maze" in before.stdout
+    assert "Data: the file system with all of /shared" in before.stdout
+    leaks = project.run("hyperpod-rl", "leaks")
+    assert (leaks.returncode, leaks.stdout.splitlines()[-1]) == (0, "nothing is left")
+
+    refused = project.cdk("destroy", "--all", "--force")
+    assert refused.returncode != 0
+    said = " ".join(refused.stdout.split())
+    assert "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a1. Stop the run (hyperpod-rl stop RUN)" in said
+    assert "hyperpod-rl-local-Platform DELETE_FAILED" in _stacks()
+    jobs = project.run("ray", "job", "status", "maze-a1", "--address", ADDRESS)
+    assert "RUNNING" in jobs.stdout
+
+    # Told that it may be lost; an endpoint behind a load balancer; and what a person may have done by hand meanwhile.
+    service = {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "front"}}
+    front = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front", "namespace": "serving"}, "spec": service}
+    file = project.assembly.parent / "front.json"
+    file.write_text(json.dumps(front))
+    applied = project.run("kubectl", "apply", "--server-side", "-f", str(file))
+    assert applied.returncode == 0, applied.stdout
+    project.run("kubectl", "annotate", "raycluster", "skyrl-visgym", "-n", "training", "hyperpod-rl/may-lose-jobs=true")
+    systems = project.run("aws", "fsx", "describe-file-systems", "--query", "FileSystems[].FileSystemId", "--output", "text").stdout.split()
+    assert project.run("aws", "fsx", "delete-file-system", "--file-system-id", systems[-1]).returncode == 0
+    chart = "hyperpod-rl-local/charts/hyperpod-helm-chart"
+    assert project.run("aws", "ecr", "delete-repository", "--force", "--repository-name", chart).returncode == 0
     project.destroy()
+    assert project.run("hyperpod-rl", "leaks").returncode == 0
 
 
 def test_a_resource_that_fails_rolls_its_stack_back_and_destroy_leaves_nothing(project: Project) -> None:
@@ -167,45 +215,6 @@ def test_a_deploy_that_stopped_at_a_stack_is_destroyed_whole(project: Project, t
     assert failed.returncode != 0
     assert any("ROLLBACK_COMPLETE" in line for line in _stacks()), failed.stdout
     lifecycle.set_faults([])
-    project.destroy()
-    assert project.run("hyperpod-rl", "leaks").returncode == 0
-
-
-@pytest.mark.ray
-def test_a_job_that_runs_keeps_everything_until_it_may_be_lost(project: Project) -> None:
-    assert project.deploy().returncode == 0
-    up = project.run("hyperpod-rl", "cluster", "up")
-    assert up.returncode == 0, up.stdout
-    submitted = project.run("ray", "job", "submit", "--address", ADDRESS, "--no-wait", "--submission-id", "maze-a1", "--", "sleep", "600")
-    assert submitted.returncode == 0, submitted.stdout
-
-    status = project.run("hyperpod-rl", "status")
-    assert status.returncode == 0, status.stdout
-    assert [word in status.stdout for word in ("8: all complete", "workers     ml.g7e.12xlarge: 2 of 2 instances, 2 Ready", "maze")] == [
-        True
-    ] * 3
-    before = project.run("hyperpod-rl", "leaks", "--before-destroy")
-    assert before.returncode == 1, before.stdout
-    assert "refused  run maze has not ended: hyperpod-rl stop maze" in before.stdout
-    assert "Data: the file system with all of /shared" in before.stdout
-    leaks = project.run("hyperpod-rl", "leaks")
-    assert (leaks.returncode, leaks.stdout.splitlines()[-1]) == (0, "nothing is left")
-
-    refused = project.cdk("destroy", "--all", "--force")
-    assert refused.returncode != 0
-    said = " ".join(refused.stdout.split())
-    assert "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a1. Stop the run (hyperpod-rl stop RUN)" in said
-    assert "hyperpod-rl-local-Platform DELETE_FAILED" in _stacks()
-    jobs = project.run("ray", "job", "status", "maze-a1", "--address", ADDRESS)
-    assert "RUNNING" in jobs.stdout
-
-    # Told that it may be lost; an endpoint behind a load balancer; and what a person may have done by hand meanwhile.
-    assert project.run("kubectl", "create", "service", "loadbalancer", "front", "--tcp=80", "-n", "serving").returncode == 0
-    project.run("kubectl", "annotate", "raycluster", "skyrl-visgym", "-n", "training", "hyperpod-rl/may-lose-jobs=true")
-    systems = project.run("aws", "fsx", "describe-file-systems", "--query", "FileSystems[].FileSystemId", "--output", "text").stdout.split()
-    assert project.run("aws", "fsx", "delete-file-system", "--file-system-id", systems[-1]).returncode == 0
-    chart = "hyperpod-rl-local/charts/hyperpod-helm-chart"
-    assert project.run("aws", "ecr", "delete-repository", "--force", "--repository-name", chart).returncode == 0
     project.destroy()
     assert project.run("hyperpod-rl", "leaks").returncode == 0
 

@@ -11,9 +11,8 @@ import yaml
 from cli.main import run
 from config import load
 from local import lifecycle, state
-from tests.local.cloud.conftest import Account, account, daemon, eks
+from tests.local.cloud.conftest import Account, eks
 
-__all__ = ["account", "daemon"]
 pytestmark = pytest.mark.cloud
 
 

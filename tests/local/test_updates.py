@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from config import names
 from config.environment import Environment
 from local import lifecycle, state
 from tests.stacks.conftest import changed
-from tools.deployment import Assembly, Cloud, synthesize
+from tools.deployment import Assembly, Cloud, synthesize, zipped
 
 pytestmark = pytest.mark.cloud
 ENVIRONMENTS = ("reference", "production", "local")
@@ -65,6 +67,10 @@ class Deployment:
     def base(self) -> dict[str, object]:
         return base(self.name)
 
+    def own(self, line: str) -> bool:
+        """Whether a line of the inventory is of this environment's account."""
+        return ("(account" not in line) if self.settings.local else f"(account {self.settings.account})" in line
+
     def groups(self) -> dict[str, int]:
         """Instances of each group, as SageMaker has them."""
         found = self.cloud.client("sagemaker").describe_cluster(ClusterName=names.hyperpod_cluster(self.settings))
@@ -108,6 +114,8 @@ def test_it_is_changed_as_one_changes_it_and_destroyed(deployment: Deployment) -
     counts = deployment.groups()
     assert counts["workers"] == 3
 
+    _dashboard_changes_and_comes_back(deployment)
+
     states = deployment.change({"instance_groups.2.count": 4, "storage.file_system.capacity_gib": LARGE}, addon="metrics-server")
     assert set(states.values()) == {"UPDATE_COMPLETE"}, states
     assert {"Data", "HyperPod", "NodesReady", "Platform"} <= set(states)
@@ -129,6 +137,31 @@ def test_it_is_changed_as_one_changes_it_and_destroyed(deployment: Deployment) -
         assert deployment.cloud.delete(stack) == "DELETE_COMPLETE", f"{stack}: {deployment.cloud.failures(stack)}"
     kept = deployment.capacities()
     assert bool(kept) is (deployment.settings.storage.removal == "retain")
+
+
+def _dashboard_changes_and_comes_back(deployment: Deployment) -> None:
+    """One dashboard fewer, and all of them again: Grafana then holds just that."""
+
+    def shown() -> set[str]:
+        return {line for line in lifecycle.inventory().get("Grafana object", []) if deployment.own(line)}
+
+    before = shown()
+    template = deployment.made.templates["Observability"]
+    (content,) = [body["Properties"] for body in template["Resources"].values() if body["Type"] == "Custom::GrafanaContent"]
+    # The function's role may read this one object, so its policy changes with it.
+    fewer = json.loads(json.dumps(template).replace(content["Key"], "fewer.zip"))
+    files = json.loads((deployment.made.folder / "Observability.assets.json").read_text())["files"].values()
+    (source,) = [asset["source"]["path"] for asset in files for to in asset["destinations"].values() if to["objectKey"] == content["Key"]]
+    folder = deployment.folder / f"fewer{len(list(deployment.folder.iterdir()))}"
+    shutil.copytree(deployment.made.folder / source, folder)
+    next(path for path in sorted(folder.rglob("*.json")) if '"panels"' in path.read_text()).unlink()
+    deployment.cloud.client("s3").put_object(Bucket=content["Bucket"], Key="fewer.zip", Body=zipped(folder))
+    status = deployment.cloud.update("Observability", fewer)
+    assert status == "UPDATE_COMPLETE", deployment.cloud.failures("Observability")
+    assert len(before - shown()) == 1
+    assert shown() < before
+    assert deployment.cloud.update("Observability", template) == "UPDATE_COMPLETE"
+    assert shown() == before
 
 
 # What AWS would answer with a replacement: (stack, type, property, what is said).

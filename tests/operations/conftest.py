@@ -9,9 +9,7 @@ import yaml
 
 from config import load
 from config.environment import Environment
-from tests.local.cloud.conftest import account, daemon, other_account
 
-__all__ = ["account", "daemon", "other_account"]
 Variant = Callable[..., Environment]
 ACCOUNT = "123456789012"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,3 +147,17 @@ def test_without_credentials_the_table_stands_in(capsys: pytest.CaptureFixture[s
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     assert run(["cost"]) == 0
     assert "there are no credentials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("started", "code"), [("2026-01-01T08:00:00+00:00", 0), (None, 1)])
+def test_a_run_costs_the_hours_of_its_attempts(
+    started: str | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.record import AttemptRecord, Record, write
+
+    monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
+    attempt = AttemptRecord(number=1, submission_id="r-a1", status="SUCCEEDED", started=started, ended="2026-01-01T10:00:00+00:00")
+    write(tmp_path / "runs" / "r", Record(run_id="r", environment="reference", attempts=(attempt,)))
+    assert run(["cost", "--offline", "--run", "r", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document.get("run_hours") == (2.0 if started else None)

@@ -48,5 +48,6 @@ def test_only_what_is_there_is_named_and_running_runs_refuse(variant: Variant) -
     assert found.goes == []
     assert found.stays == []
     assert [line for line in found.lines if line.startswith("refused")] == [
-        "refused  run maze-grpo-1 has not ended: hyperpod-rl stop maze-grpo-1, or tell the RayCluster that it may be lost (see docs)"
+        "refused  run maze-grpo-1 has not ended: hyperpod-rl stop maze-grpo-1, or let its work be lost with "
+        "kubectl annotate raycluster skyrl-visgym -n training hyperpod-rl/may-lose-jobs=true"
     ]

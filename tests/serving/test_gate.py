@@ -17,8 +17,8 @@ from serving.store import Store
 from tests.serving.bucket import memory_store
 from tests.serving.exports import RUN, evaluation, make_record, write_export, write_record
 from tests.serving.openai_server import oracle, serving, solving
+from training import maze_task, results
 from training import record as records
-from training import results
 from training.maze_task import FRESH
 from training.record import Record
 from training.results import Played, Result
@@ -46,8 +46,8 @@ def judged(
         write_export(shared, step)
         found = export.checked(env, record, step)
     told = [
-        gate.evidence(env, record, None, 0, who="baseline", maze_set="held-out"),
-        gate.evidence(env, record, None, step, who="candidate", maze_set="held-out"),
+        gate.of_dump(env, record, 0, "baseline"),
+        gate.of_dump(env, record, step, "candidate"),
         other,
         baseline or fresh("baseline", 17),
         played or fresh("candidate", 43),
@@ -241,8 +241,11 @@ def run(*words: str) -> int:
 
 
 def models(body: dict[str, Any]) -> Any:
-    """`base` solves a third of the fresh mazes, `candidate` what can be solved."""
-    return oracle(body) if body["model"] == "candidate" else solving(set(list(FRESH)[::3]))(body)
+    """`base` solves a third of the mazes, `candidate` what can be solved."""
+    return oracle(body) if body["model"] == "candidate" else SOME(body)
+
+
+SOME = solving({*range(0, 64, 3), *FRESH[::3]})
 
 
 def test_gate_promote_alias_rollback_retire(
@@ -308,12 +311,15 @@ def test_gate_promote_alias_rollback_retire(
     assert [event.kind for event in found.events] == ["gate", "release", "release"]
 
 
-def test_a_gate_that_says_no_ends_with_1_and_why(store: Store, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gate_that_says_no_ends_with_1_and_why(
+    store: Store, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(maze_task.SETS, "fresh", FRESH[:16])  # type: ignore[arg-type]
     with serving(answer=solving(set(FRESH))) as server:  # the same model twice: no better than the baseline
         asked = ["--endpoint", server.url, "--model", "candidate", "--baseline-model", "base"]
         assert run("gate", RUN, *asked) == 1
     told = capsys.readouterr().out
-    assert "NO  better than baseline (fresh): 0 mazes gained, 0 lost of 64" in told
+    assert "NO  better than baseline (fresh): 0 mazes gained, 0 lost of 16" in told
     assert "the gate says no: step 10 must not be released" in told
     assert run("promote", RUN) == 2
     assert "the gate did not pass it (better than baseline (fresh)" in capsys.readouterr().err
@@ -327,17 +333,43 @@ def test_a_dry_run_of_the_gate_evaluates_and_writes_nothing(store: Store, shared
     assert (shared / "runs" / RUN / records.FILE).read_bytes() == before
 
 
-def test_a_result_about_other_bytes_does_not_count(store: Store, shared: Path) -> None:
-    folder = shared / "runs" / RUN
+def test_a_result_counts_if_it_is_about_these_bytes_and_was_played_as_the_run_plays(store: Store, shared: Path) -> None:
+    folder, digest = shared / "runs" / RUN, export.checked(ENV, make_record(), 10).digest
     mazes = tuple(Played(seed=seed, solved=True, turns=13, format_rate=1, stop_reason="stop") for seed in FRESH)
-    stale = Result(model="m", endpoint="e", task="built-in", maze_set="fresh", max_turns=15, run_id=RUN, step=10, mazes=mazes)
-    for digest, counts in (("sha256:old", False), (export.checked(ENV, make_record(), 10).digest, True)):
-        results.write(folder / "evaluations" / results.file_name(10, "fresh"), stale.model_copy(update={"export_digest": digest}))
+    good = Result(model="m", endpoint="e", task="built-in", maze_set="fresh", max_turns=15, run_id=RUN, step=10, mazes=mazes,
+                  export_digest=digest)  # fmt: skip
+    for changes, counts in (
+        ({}, True), ({"export_digest": None}, True), ({"export_digest": "sha256:old"}, False), ({"max_turns": 17}, False),
+        ({"temperature": 1.0}, False), ({"task": "visgym"}, False), ({"mazes": mazes[:63]}, False), ({"run_id": "x"}, False),
+    ):  # fmt: skip
+        results.write(folder / "evaluations" / results.file_name(10, "fresh"), good.model_copy(update=changes))
         found = evidence.gather(
             ENV, record_of(GOOD), export.checked(ENV, make_record(), 10), folder=folder, current=None, asked=None, bar=None,  # type: ignore[arg-type]
             note=print, evaluates=False,
         )  # fmt: skip
-        assert any((each.who, each.maze_set) == ("candidate", "fresh") for each in found) is counts
+        assert any((each.who, each.maze_set) == ("candidate", "fresh") for each in found) is counts, changes
+
+
+def test_a_run_without_eval_dumps_is_played_by_the_gate_itself(
+    store: Store, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rough = tuple(each.model_copy(update={"source": "log formula", "results": ()}) for each in record_of(GOOD).evaluations)
+    write_record(shared, record_of(GOOD).model_copy(update={"evaluations": rough}))
+    monkeypatch.setitem(maze_task.SETS, "fresh", FRESH[:24])  # type: ignore[arg-type]
+    monkeypatch.setitem(maze_task.SETS, "held-out", range(24))
+    with serving(answer=models) as server:
+        asked = ["--endpoint", server.url, "--model", "candidate"]
+        assert run("gate", RUN, *asked) == 2
+        assert "--baseline-model" in capsys.readouterr().err
+        assert run("gate", RUN, *asked, "--baseline-model", "base") == 0
+    assert {(each.step, each.maze_set) for each in results.of_run(shared / "runs" / RUN)} == {
+        (0, "held-out"), (0, "fresh"), (10, "held-out"), (10, "fresh")}  # fmt: skip
+    found = records.read(shared / "runs" / RUN)
+    assert found is not None
+    seen = found.verdicts[-1].of("candidate")
+    assert seen is not None
+    solvable = round(24 * maze_task.oracle_bound(range(24), max_turns=15))
+    assert (seen.source, seen.solved, seen.skyrl_pass_at_1) == ("evaluate, candidate", solvable, 1.0)
 
 
 @pytest.mark.parametrize(

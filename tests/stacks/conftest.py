@@ -18,6 +18,7 @@ from tests.stacks.assembly import Assembly, synthesize
 ENVIRONMENTS = ("reference", "production", "local")
 EVERYTHING: dict[str, object] = {
     "remote_access.domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"},
+    "access.delivery": {"repository": "owner/name"},
     "studio.enabled": True,
     "storage.removal": "backup",
     "storage.encryption": "kms",

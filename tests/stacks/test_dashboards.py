@@ -89,6 +89,12 @@ def test_rays_metrics_are_those_of_rays_own_dashboards() -> None:
     assert unknown == []
 
 
+def test_every_expression_is_promql() -> None:
+    promql = pytest.importorskip("promql_parser", reason="promql-parser reads PromQL and is not installed here")
+    for where, expression in expressions():
+        assert promql.parse(expression.replace("$__rate_interval", "5m")), where
+
+
 def test_file_system_metrics_are_those_of_fsx() -> None:
     used = {query.metric for board in BOARDS for row in board.rows for panel in row.panels for query in panel.queries
             if isinstance(query, FileSystemQuery)}  # fmt: skip

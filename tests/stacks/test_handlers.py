@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, guard, kubernetes_api, mirror, nodes_ready
+from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, kubernetes_api, mirror, nodes_ready
 
 EVENT = {
     "RequestType": "Create",
@@ -204,9 +204,9 @@ def test_the_drain_refuses_while_a_job_runs_and_deletes_nothing(monkeypatch: pyt
         drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}})
     assert server.deleted == []
     assert str(error.value) == (
-        "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a2, other-a1. Stop the run (hyperpod-rl stop RUN), or say that "
-        "its work since the last checkpoint may be lost (kubectl annotate raycluster NAME -n NAMESPACE hyperpod-rl/may-lose-jobs=true), then "
-        "destroy again"
+        "nothing was deleted: RayCluster training/skyrl-visgym runs maze-a2, other-a1. "
+        "Stop the run (hyperpod-rl stop RUN), or say that its work since the last checkpoint may be lost "
+        "(kubectl annotate raycluster NAME -n NAMESPACE hyperpod-rl/may-lose-jobs=true), then destroy again"
     )
 
 
@@ -218,8 +218,9 @@ def test_the_drain_refuses_while_a_job_runs_and_deletes_nothing(monkeypatch: pyt
         Busy([job("maze-a1", "RUNNING")], {"hyperpod-rl/may-lose-jobs": "true"}),
         Busy(RuntimeError("GET …: 503 no endpoints available")),
         Busy(ValueError("no JSON")),
+        Busy(kubernetes_api.Gone("the endpoint does not answer: timed out")),
     ],
-    ids=("ended", "none", "may be lost", "head down", "no dashboard"),
+    ids=("ended", "none", "may be lost", "head down", "no dashboard", "a network policy in the way"),
 )
 @pytest.mark.usefixtures("_no_waiting")
 def test_the_drain_goes_on_where_nothing_runs_or_what_runs_may_be_lost(monkeypatch: pytest.MonkeyPatch, server: Busy) -> None:
@@ -295,6 +296,16 @@ def test_an_object_that_stays_fails_the_delete_by_its_name(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("_credentials")
+def test_an_events_own_full_stop_is_not_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = boto3.client("sagemaker", region_name="us-west-2")
+    monkeypatch.setattr(
+        client, "list_cluster_events", lambda **_: {"Events": [{"InstanceGroupName": "workers", "Description": "No capacity."}]}
+    )
+    monkeypatch.setattr(nodes_ready.boto3, "client", lambda _: client)
+    assert nodes_ready.last_events("mine") == ["workers No capacity"]
+
+
+@pytest.mark.usefixtures("_credentials")
 def test_a_failed_mirror_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     client = boto3.client("codebuild")
     with Stubber(client) as stub:
@@ -328,30 +339,6 @@ def test_the_mirror_of_images_is_waited_for_until_it_ends(monkeypatch: pytest.Mo
     gone = {**event, "RequestType": "Delete"}
     assert mirror.begin(gone, None) == {"PhysicalResourceId": "mirror/images"}
     assert mirror.ended(gone, None) == {"IsComplete": True}
-
-
-KEPT = {"subnet_ids": ["subnet-1"], "kms_key_id": "key"}
-
-
-def _guarded(kind: str, kept: dict[str, Any], *, was: dict[str, Any] = KEPT, physical: str = "") -> dict[str, Any]:
-    properties = {"What": "file system", "Fix": "Take it back", "Kept": kept}
-    old = {"OldResourceProperties": {**properties, "Kept": was}} if kind == "Update" else {}
-    return {"RequestType": kind, "ResourceProperties": properties, "PhysicalResourceId": physical or guard.digest(was), **old}
-
-
-def test_the_guard_names_what_would_replace_the_file_system() -> None:
-    with pytest.raises(RuntimeError, match="changing subnet_ids would replace the file system"):
-        guard.work(_guarded("Update", {**KEPT, "subnet_ids": ["subnet-2"]}))
-    with pytest.raises(RuntimeError, match="changing backup_id"):
-        guard.work(_guarded("Update", {**KEPT, "backup_id": "backup-1"}))
-
-
-def test_the_guard_lets_a_rollback_and_everything_else_pass() -> None:
-    physical, _ = guard.work({**_guarded("Create", KEPT), "PhysicalResourceId": None})
-    assert physical == guard.digest(KEPT)
-    changed = {**KEPT, "subnet_ids": ["subnet-2"]}
-    assert guard.work(_guarded("Update", KEPT, was=changed, physical=physical)) == (physical, {})
-    assert guard.work(_guarded("Delete", KEPT)) == (physical, {})
 
 
 BACKUP = {

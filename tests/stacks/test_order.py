@@ -50,7 +50,11 @@ def rules(assembly: Assembly) -> list[Rule]:
     collector = _resource("AWS::EKS::Addon", "Observability", assembly)
     handler_access = _resource("AWS::EKS::AccessEntry", "Cluster", assembly, "ClusterAdminRoleAccess")
     file_system = _resource("AWS::FSx::FileSystem", "Data", assembly)
+    guard = _resource("Custom::Guard", "Data", assembly)
+    mirrored = _resource("Custom::MirroredCharts", "Cluster", assembly)
     return [
+        Rule("the guard before the file system", file_system, guard, ((file_system, guard),)),
+        Rule("charts are mirrored before the first is installed", chart, mirrored, (("Cluster!", mirrored),)),
         Rule("dependency chart before the HyperPod cluster", cluster, chart, ((cluster, chart),)),
         Rule("lifecycle script before the HyperPod cluster", cluster, scripts, ((cluster, scripts),)),
         Rule("execution role with its policies before the HyperPod cluster", cluster, execution, ((cluster, execution),)),

@@ -208,6 +208,85 @@ def test_studio_adds_a_domain_with_access(variant: Variant, resources: Callable[
     assert "eks:AccessKubernetesApi" in json.dumps(made)
 
 
+PLAN = "arn:aws:sagemaker:us-west-2:111122223333:training-plan/mine"
+
+
+def waits(provider: str, *functions: str) -> dict[str, str]:
+    """What CDK's provider framework makes, and our functions that it calls."""
+    made = {f"{provider}waiterstatemachine": "AWS::StepFunctions::StateMachine", f"{provider}waiterstatemachineRole": "AWS::IAM::Role"}
+    made[f"{provider}waiterstatemachineRoleDefaultPolicy"] = "AWS::IAM::Policy"
+    for handler in ("onEvent", "isComplete", "onTimeout"):
+        own = f"{provider}framework{handler}"
+        made |= {own: "AWS::Lambda::Function", f"{own}ServiceRole": "AWS::IAM::Role", f"{own}ServiceRoleDefaultPolicy": "AWS::IAM::Policy"}
+    for function in functions:
+        made |= {function: "AWS::Lambda::Function", f"{function}Role": "AWS::IAM::Role", f"{function}Logs": "AWS::Logs::LogGroup"}
+    return made
+
+
+MIRRORED = ("Ray", "Busybox", "Operator", "K8sDevicePlugin", "AwsEfaK8sDevicePlugin", "NeuronDevicePlugin", "HyperpodHealthMonitoringAgent",
+            "MpiOperator", "TrainingOperator")  # fmt: skip
+# Choice -> the stack that it touches, the value, what it adds and what it takes away (logical id without CDK's hash -> type).
+CHOICES: dict[str, tuple[type[EnvironmentStack], dict[str, object], dict[str, str], dict[str, str]]] = {
+    "Karpenter": (HyperPod, {"hyperpod.autoscaling": "karpenter"}, {"ScalerRole": "AWS::IAM::Role"}, {}),
+    "spot": (HyperPod, {"instance_groups.0.capacity": "spot"}, {}, {}),
+    "training plan": (HyperPod, {"instance_groups.2.training_plan_arn": PLAN}, {}, {}),
+    "export to S3": (Data, {"storage.file_system.export_to_s3": True}, {"RunsExport": "AWS::FSx::DataRepositoryAssociation"}, {}),
+    "own keys": (Data, {"storage.encryption": "kms"}, {"Key": "AWS::KMS::Key", "PublishStorageKeyArn": "AWS::SSM::Parameter"}, {}),
+    "Grafana by SAML": (Telemetry, {"observability.grafana": "saml"}, {}, {}),
+    "no Grafana": (
+        Telemetry,
+        {"observability.grafana": "none"},
+        {},
+        {
+            "Grafana": "AWS::Grafana::Workspace",
+            "GrafanaRole": "AWS::IAM::Role",
+            "PublishGrafanaWorkspaceId": "AWS::SSM::Parameter",
+            "PublishGrafanaEndpoint": "AWS::SSM::Parameter",
+            "PublishGrafanaWorkspaceName": "AWS::SSM::Parameter",
+        },
+    ),
+    "closed network": (
+        Cluster,
+        {"network.egress": "closed", "access.endpoint": "private"},
+        {
+            "MirrorProject": "AWS::CodeBuild::Project",
+            "MirrorBuildRole": "AWS::IAM::Role",
+            "MirrorLogs": "AWS::Logs::LogGroup",
+            "MirroredImages": "Custom::MirroredImages",
+            "ChartKuberayOperator": "AWS::ECR::Repository",
+            **{f"Image{name}": "AWS::ECR::Repository" for name in MIRRORED},
+            **waits("MirrorProvider", "BeginMirror", "MirrorEnded"),
+        },
+        {},
+    ),
+    "removal backup": (
+        Data,
+        {"storage.removal": "backup"},
+        {"FinalBackup": "Custom::FinalBackup", **waits("FinalBackupProvider", "BeginBackup", "BackupEnded")},
+        {},
+    ),
+    "removal destroy": (
+        Data,
+        {"storage.removal": "destroy"},
+        {
+            "EmptiedArtifacts": "Custom::EmptiedBucket",
+            "EmptyBucket": "AWS::Lambda::Function",
+            "EmptyBucketRole": "AWS::IAM::Role",
+            "EmptyBucketLogs": "AWS::Logs::LogGroup",
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_adds_and_takes_away_what_it_says(variant: Variant, resources: Callable[..., Resources], choice: str) -> None:
+    stack, changes, added, gone = CHOICES[choice]
+    plain, made = resources(stack, variant("reference", {})), resources(stack, variant("reference", changes))
+    assert (by_type(made, plain), by_type(plain, made)) == (added, gone)
+    assert made != plain, "it changes nothing at all"
+
+
 DOMAIN = {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}
 
 

@@ -130,7 +130,11 @@ Please review the fields above--they currently have other managers. Here"""
 
 @pytest.mark.parametrize(
     ("said", "owner"),
-    [(ONE_CONFLICT, "`kubectl-edit` owns .spec.rayVersion"), (TWO_CONFLICTS, "`argocd` owns .spec.rayVersion, .spec.worker")],
+    [
+        (ONE_CONFLICT, "`kubectl-edit` owns .spec.rayVersion"),
+        (TWO_CONFLICTS, "`argocd` owns .spec.rayVersion, .spec.worker"),
+        ('Apply failed with 1 conflict on skyrl-visgym: conflict with "someone": .spec.rayVersion', "`someone` owns .spec.rayVersion"),
+    ],
 )
 def test_a_field_of_another_manager_is_one_sentence(said: str, owner: str, env: Environment, tmp_path: Path) -> None:
     def answer(words: Sequence[str]) -> str | tuple[int, str]:

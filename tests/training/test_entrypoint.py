@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,29 +129,28 @@ def test_the_trainers_exit_code_is_the_jobs(env: Environment, tmp_path: Path, mo
     assert start(command_env, tmp_path, []).returncode == 7
 
 
-def test_what_the_trainer_prints_is_kept_beside_the_run(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_trainer_prints_is_kept_beside_the_run_and_a_stop_is_its_own(
+    env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare(tmp_path, monkeypatch)
-    loud = env.model_copy(update={"training": env.training.model_copy(update={"entrypoint": "bash -c 'echo out; echo err >&2; exit 3'"})})
-    done = start(loud, tmp_path, [])
-    assert done.returncode == 3
-    assert {"out", "err"} <= set(done.stdout.splitlines())
-    assert {"out", "err"} <= set((tmp_path / "shared/runs/r1/logs/driver-a2.log").read_text().splitlines())
-
-
-def test_a_stop_reaches_the_trainer_and_its_last_words_are_kept(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(tmp_path, monkeypatch)
-    program(tmp_path, "trainer", f'trap "echo stopping; exit 5" TERM; touch {tmp_path}/up; while :; do sleep 0.05; done')
+    program(tmp_path, "trainer", f'trap "echo stopping >&2; exit 5" TERM; echo out; touch {tmp_path}/up; while :; do sleep 0.05; done')
     command = entrypoint.command(env, run_id="r1", folder=layout.run_folder(env, "r1"), overrides=[])
     variables = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HYPERPOD_RL_ATTEMPT": "1"}
-    process = subprocess.Popen(command, shell=True, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    limit = time.monotonic() + 30
-    while not (tmp_path / "up").exists() and time.monotonic() < limit:
-        time.sleep(0.02)
+    with (tmp_path / "driver.log").open("w") as log:  # as Ray gives a job one file for both streams
+        process = subprocess.Popen(command, shell=True, env=variables, stdout=log, stderr=log, start_new_session=True)
+    until(lambda: (tmp_path / "up").exists())
     os.killpg(process.pid, signal.SIGTERM)  # as Ray does: the shell and all below it
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == 5
-    assert "stopping" in out
-    assert "stopping" in (tmp_path / "shared/runs/r1/logs/driver-a1.log").read_text()
+    assert process.wait(30) == 5
+    copy = tmp_path / "shared/runs/r1/logs/driver-a1.log"
+    until(lambda: copy.read_text() == (tmp_path / "driver.log").read_text())
+    assert [line for line in copy.read_text().splitlines() if line in ("out", "stopping")] == ["out", "stopping"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("mounted", [True, False])

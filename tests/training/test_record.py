@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
+from config import prices
 from config.load import load
 from config.problems import Failed
 from tests.training import run_folder
@@ -72,8 +73,9 @@ def test_the_record_says_what_the_run_was_and_what_became_of_it(ray: FakeRay, sh
     assert [(a["first_step"], a["last_step"], a["steps_lost"]) for a in got["attempts"]] == [(0, 10, 2), (8, 12, 0), (12, 16, 0)]
     assert got["attempts"][2]["submitted_by"] == "ada"
     assert got["usage"]["gpu_hours"] == 2.5 * 6
-    assert got["usage"]["cost_usd"] is None
-    assert "no dated price" in got["usage"]["cost_note"]
+    worker, head = (prices.INSTANCES[name].usd_per_hour for name in ("ml.g7e.12xlarge", "ml.r5d.16xlarge"))
+    assert got["usage"]["cost_usd"] == pytest.approx(2.5 * (3 * worker + head), abs=0.01)  # the nodes, not the GPUs alone
+    assert "idle nodes, storage and the rest are not in it" in got["usage"]["cost_note"]
     assert [(c["step"], c["path"], c["size_bytes"], c["latest"]) for c in got["checkpoints"]] == [
         (8, "/shared/runs/maze-1/checkpoints/global_step_8", 1000, True)
     ]

@@ -129,10 +129,10 @@ def test_the_default_run_id_tells_the_time() -> None:
     assert specify(run_id=run_id).run_id == run_id
 
 
-def test_the_local_entrypoint_marks_its_attempt_and_runs_the_trainer() -> None:
+def test_the_local_entrypoint_marks_its_attempt_and_becomes_the_trainer() -> None:
     *command, script = shlex.split(specify(load("local")).entrypoint)
     assert command == ["exec", "bash", "-c"]
-    assert any(line.startswith("python -m local.trainer --env_variant sft ") for line in script.splitlines())
+    assert script.splitlines()[-1].startswith("exec python -m local.trainer --env_variant sft ")
     assert "prepare" not in script
 
 
@@ -160,8 +160,7 @@ def test_checks_of_a_trainer_that_is_not_here() -> None:
 def test_overrides_reach_the_command_line_as_skyrl_reads_them() -> None:
     specification = specify(load("local"))
     script = shlex.split(specification.entrypoint)[-1]
-    (trainer,) = (line for line in script.splitlines() if line.startswith("python -m local.trainer "))
-    words = [word for word in shlex.split(trainer) if "=" in word]
+    words = [word for word in shlex.split(script.splitlines()[-1]) if "=" in word]
     values, problems = skyrl.parse(words)
     assert not problems
     assert values == dict(specification.overrides)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from config.environment import Environment
-from config.problems import Problem, Unreachable
+from config.problems import Failed, Problem, Unreachable
 from training import frameworks, skyrl_rules
 from training.preflight import disk, gpu, resume
 from training.preflight.findings import Finding, Report, Rule, Subject
@@ -93,11 +93,22 @@ def cluster(connection: Connection, subject: Subject, specification: Specificati
         return unreached(str(error))
     found = remote.judge(seen, specification, ray=env.version_set.training.ray, wanted_gpus=subject.gpus)
     checked = [f"Ray {seen.ray_version or '(version unknown)'}, {'unknown' if seen.gpus is None else seen.gpus} GPUs"]
+    if probe and not env.local:
+        from training.kubernetes import Kubectl
+
+        try:
+            found += remote.images(Kubectl(env))
+            checked.append("the images of the Ray pods")
+        except (Failed, Unreachable) as error:
+            problem = Problem(
+                "image", "", f"nothing was learnt of the pods' images: {str(error).rstrip('.')}", "see hyperpod-rl cluster status"
+            )
+            found.append(Finding("cluster-runs-the-pinned-image", "warning", problem))
     if probe and not any(finding.level == "error" for finding in found):
         module = remote.module_of(env.training.entrypoint)
         try:
             found += remote.probe(connection, specification, module=module)
-            checked.append(f"a task on a worker: imports {module}, writes {env.storage.file_system.mount_path}")
+            checked.append(f"a task on a worker: imports {module}, writes {env.storage.file_system.mount_path} and the bucket")
         except (Answered, Unreachable) as error:
             problem = Problem(
                 "worker", "", f"nothing was learnt of the workers: {str(error).rstrip('.')}", "see hyperpod-rl cluster status"

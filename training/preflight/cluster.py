@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from config import names
 from config.problems import Problem, Unreachable
 from training.connection import Answered, Connection
+from training.kubernetes import Kubectl
 from training.preflight.findings import Finding
 from training.run import Specification
 
@@ -93,17 +95,55 @@ def _skew(cluster: Cluster) -> Iterator[tuple[str, str, Problem]]:
     yield "clocks-agree", level, Problem("clock", f"{cluster.skew_seconds:+.0f} s", rule, "synchronise this machine's clock (chrony, ntpd)")
 
 
+def images(kubectl: Kubectl) -> list[Finding]:
+    """Whether every Ray pod runs the image that the environment pins, and all of them the same; nothing where Kubernetes does not say."""
+    env = kubectl.environment
+    name = env.ray_cluster.name
+    pods = kubectl.list("pods", namespace=env.ray_cluster.namespace, selector=f"ray.io/cluster={name}")
+    running: dict[str, str] = {}
+    for pod in pods:
+        for container in (pod.get("status") or {}).get("containerStatuses") or []:
+            # `repository@sha256:…`, as the node pulled it (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/).
+            digest = str(container.get("imageID") or "").rpartition("@")[2]
+            if container.get("name") == "ray" and digest.startswith("sha256:"):
+                running[str(pod["metadata"]["name"])] = digest
+    pinned, found = env.image.digest, sorted(set(running.values()))
+    wrong = sorted(name for name, digest in running.items() if pinned is not None and digest != pinned)
+    if wrong:
+        rule = f"{len(wrong)} of {len(running)} pods run another image than the pinned {pinned}, for example {wrong[0]}"
+        problem = Problem("image", running[wrong[0]], rule, "hyperpod-rl cluster up, which replaces the pods")
+        return [Finding("cluster-runs-the-pinned-image", "error", problem)]
+    if len(found) > 1:
+        rule = f"the pods run {len(found)} different images: a tag was moved between their starts"
+        problem = Problem("image", ", ".join(found), rule, "pin image.digest, then hyperpod-rl cluster up")
+        return [Finding("cluster-runs-one-image", "error", problem)]
+    return []
+
+
 _PROBE: Final = """\
 import importlib.util, json, os, ray
 ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+def stores(bucket, key):
+    if bucket is None:
+        return True
+    try:
+        import boto3
+        from botocore.config import Config
+        client = boto3.client("s3", config=Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2}))
+        client.put_object(Bucket=bucket, Key=key, Body=b"")
+        client.delete_object(Bucket=bucket, Key=key)
+        return True
+    except Exception as error:
+        return " ".join(str(error).split())[:200]
 @ray.remote(num_cpus=1, max_retries=0)
-def look(module, mount):
+def look(module, mount, bucket, key):
     try:
         found = module is None or importlib.util.find_spec(module) is not None
     except Exception as error:
         found = repr(error)
-    return {"module": found, "mount": os.path.isdir(mount) and os.access(mount, os.W_OK)}
-print("PREFLIGHT " + json.dumps(ray.get(look.remote(%(module)r, %(mount)r), timeout=%(timeout)d)))
+    mounted = os.path.isdir(mount) and os.access(mount, os.W_OK)
+    return {"module": found, "mount": mounted, "bucket": stores(bucket, key)}
+print("PREFLIGHT " + json.dumps(ray.get(look.remote(%(module)r, %(mount)r, %(bucket)r, %(key)r), timeout=%(timeout)d)))
 """
 
 
@@ -117,7 +157,10 @@ def probe(
     rollout only, after every model is loaded. Raises Unreachable if the job does not end in time; it is deleted either way.
     """
     mount = connection.environment.storage.file_system.mount_path
-    script = _PROBE % {"module": module, "mount": mount, "timeout": int(PROBE_TIMEOUT_SECONDS)}
+    env = connection.environment
+    # The workers' role writes below the prefix of runs only.
+    bucket, key = (None if env.local else names.artifact_bucket(env)), f"{names.RUNS_PREFIX}{specification.run_id}/preflight"
+    script = _PROBE % {"module": module, "mount": mount, "bucket": bucket, "key": key, "timeout": int(PROBE_TIMEOUT_SECONDS)}
     # The end is no attempt's (`-a1`), so nobody takes it for a run's.
     job = f"preflight-{specification.run_id}-x{secrets.token_hex(4)}"
     limit = now() + PROBE_TIMEOUT_SECONDS
@@ -130,7 +173,7 @@ def probe(
         log = str(connection.call(lambda client: client.get_job_logs(job)))
     finally:
         _remove(connection, job, sleep=sleep, now=now)
-    return list(_judged(log, status, module=module, mount=mount))
+    return list(_judged(log, status, module=module, mount=mount, bucket=bucket))
 
 
 def _start(connection: Connection, job: str, command: str, specification: Specification) -> None:
@@ -173,7 +216,7 @@ def _remove(connection: Connection, job: str, *, sleep: Callable[[float], None],
     connection.note(f"the job {job} may still be there; ray job delete {job} removes it once it has ended")
 
 
-def _judged(log: str, status: str, *, module: str | None, mount: str) -> Iterator[Finding]:
+def _judged(log: str, status: str, *, module: str | None, mount: str, bucket: str | None) -> Iterator[Finding]:
     # Ray repeats the entrypoint, which holds the word too, at the head of the log.
     line = next((line for line in log.splitlines() if line.startswith("PREFLIGHT {")), None)
     if line is None:
@@ -189,6 +232,10 @@ def _judged(log: str, status: str, *, module: str | None, mount: str) -> Iterato
     if not said["mount"]:
         rule = "a worker cannot write there, and checkpoints go there"
         yield Finding("worker-writes-shared", "error", Problem("file system", mount, rule, "see the PersistentVolumeClaim of the workers"))
+    if (why := said.get("bucket", True)) is not True:
+        rule = f"the workers' identity cannot write below {names.RUNS_PREFIX}: {why}"
+        fix = "see the Pod Identity association of the training service account, and hyperpod-rl doctor"
+        yield Finding("worker-writes-bucket", "warning", Problem("artifact bucket", str(bucket), rule, fix))
 
 
 def module_of(entrypoint: str) -> str | None:

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from local import lifecycle, state
 from local.cloud import ACCOUNT, REGION, SECRET
 
 Template = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Status]:
-    """A running local cloud in a state folder of its own, its nodes joining after 0.2 s."""
-    before = os.environ.get(state.FOLDER)
-    os.environ[state.FOLDER] = str(tmp_path_factory.mktemp("cloud"))
-    try:
-        yield lifecycle.up(node_delay=0.2)
-    finally:
-        lifecycle.down(purge=True)
-        if before is None:
-            del os.environ[state.FOLDER]
-        else:
-            os.environ[state.FOLDER] = before
 
 
 @dataclass
@@ -92,24 +75,6 @@ class Refused(Exception):
     def __init__(self, status: str, reasons: str) -> None:
         super().__init__(f"{status}: {reasons}")
         self.status, self.reasons = status, reasons
-
-
-@pytest.fixture
-def account(daemon: lifecycle.Status) -> Iterator[Account]:
-    made = Account(str(daemon.endpoint))
-    yield made
-    lifecycle.set_faults([])
-    for name in reversed(made.stacks):
-        made.destroy(name)
-
-
-@pytest.fixture
-def other_account(daemon: lifecycle.Status) -> Iterator[Account]:
-    """AWS's documentation account, which the environment `reference` is synthesized for."""
-    made = Account(str(daemon.endpoint), "111122223333")
-    yield made
-    for name in reversed(made.stacks):
-        made.destroy(name)
 
 
 @pytest.fixture

@@ -53,18 +53,18 @@ def _data(path: Path) -> Template:
 
 def test_build_pins_what_status_then_finds(environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*words: str) -> tuple[int, dict[str, object]]:
-        code = run(["--env", str(environment), "--json", "image", *words])
+        code = run(["--env", str(environment), "--json", *words])
         return code, json.loads(capsys.readouterr().out)
 
-    assert said("status")[1]["state"] == "absent"
-    code, dry = said("build", "--dry-run")
+    assert said("image", "status")[1]["state"] == "absent"
+    code, dry = said("image", "build", "--dry-run")
     assert (code, dry["builder"]) == (0, "codebuild")
-    assert said("status")[1]["state"] == "absent"
-    code, built = said("build")
+    assert said("image", "status")[1]["state"] == "absent"
+    code, built = said("image", "build")
     assert (code, built["built"], built["pinned"]) == (0, True, True)
     assert load(str(environment)).image.digest == built["digest"]
-    assert said("status")[1]["state"] == "pinned"
-    code, again = said("build")
+    assert said("image", "status")[1]["state"] == "pinned"
+    code, again = said("image", "build")
     assert (code, again["built"], again["digest"]) == (0, False, built["digest"])
 
 

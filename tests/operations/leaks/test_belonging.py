@@ -55,9 +55,6 @@ class Account:
                 return {"tags": self.tags.get(given["resourceArn"], [])}
             case "describe_key":
                 return {"KeyMetadata": {"KeyManager": "CUSTOMER", "KeyState": "Enabled", "Arn": given["KeyId"]}}
-            case "head_bucket":
-                if given["Bucket"] in self.lists.get("buckets", ()):
-                    return {}
         raise Unanswered(f"{service}:{operation}", "404", "not there")
 
 
@@ -175,7 +172,7 @@ def _plant(account: Account, kind: str, owner: str, tags: dict[str, str], number
             return physical
         case "bucket":
             name = f"{base}-{ACCOUNT}-us-west-2"
-            account.add("buckets", name)
+            account.add("s3:list_buckets", {"Name": name})
             return name
     assert kind == "vpc"
     account.add("ec2:describe_vpcs", {"VpcId": f"vpc-{number}", "Tags": own})
@@ -255,7 +252,7 @@ def test_a_network_that_the_environment_only_uses_is_never_listed(variant: Varia
 def test_data_that_is_kept_on_purpose_is_marked(variant: Variant, removal: str, kept: bool) -> None:
     account = Account()
     account.add("fsx:describe_backups", {"BackupId": "backup-1", "Tags": [{"Key": "Name", "Value": "hyperpod-rl-mine-final"}]})
-    account.add("buckets", f"hyperpod-rl-mine-{ACCOUNT}-us-west-2")
+    account.add("s3:list_buckets", {"Name": f"hyperpod-rl-mine-{ACCOUNT}-us-west-2"})
     found = scan(variant({"storage.removal": removal}), account).leaks  # type: ignore[arg-type]
     assert {leak.kind for leak in found} == {"FSx backup", "S3 bucket"}
     assert {bool(leak.kept) for leak in found} == {kept}
@@ -280,3 +277,10 @@ def test_tags_of_a_stack_in_another_region_are_not_ours(mine: Environment) -> No
     }
     assert Ours(mine).tagged(tags) is None
     assert Ours(mine).tagged({**tags, "aws:cloudformation:stack-id": "arn:aws:cloudformation:us-west-2:1:stack/x"}) is not None
+    elsewhere = {"hyperpod-rl-environment": "mine", "hyperpod-rl-region": "us-east-1"}
+    assert Ours(mine).tagged(elsewhere) is None
+    assert Ours(mine).tagged({**elsewhere, "hyperpod-rl-region": "us-west-2"}) is not None
+    account = Account()
+    account.add("iam:list_roles", {"RoleName": "hyperpod-rl-mine-Data-X", "Path": "/"})
+    account.tags["hyperpod-rl-mine-Data-X"] = _listed(elsewhere)
+    assert scan(mine, account).leaks == (), "a role of the same environment in another region"  # type: ignore[arg-type]

@@ -20,18 +20,18 @@ from operations.review.sides import Side
 from tests.operations.review.revisions import base, head, pull_requests
 
 STACK = re.compile(r"^Stack (\w+)")
-# `[~] AWS::FSx::FileSystem FileSystem replace`, `... (may be replaced)`; the logical id stands last before the word.
+# `[~] AWS::FSx::FileSystem FileSystem replace`, `... may be replaced`; the logical id stands last before the word.
 RESOURCE = re.compile(r"^\[[~+-]\] \S+ (?:\S+ )*?(\w+) (replace|may be replaced)$")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def replacements(said: str) -> set[str]:
-    """`Stack/LogicalId` of everything that `cdk diff` says is, or may be, replaced."""
+def replacements(said: str, *words: str) -> set[str]:
+    """`Stack/LogicalId` of everything of which `cdk diff` says one of these words."""
     found, stack = set(), ""
     for line in ANSI.sub("", said).splitlines():
         if match := STACK.match(line):
             stack = match[1]
-        elif match := RESOURCE.match(line.strip()):
+        elif (match := RESOURCE.match(line.strip())) and match[2] in words:
             found.add(f"{stack}/{match[1]}")
     return found
 
@@ -77,7 +77,10 @@ def check(name: str, older: Side, newer: Side, place: Path, environment: str, ac
     if newer.stacks[0].place != older.stacks[0].place:
         print(f"{name}: another account, of which nothing is deployed")
         return 0
-    theirs = replacements(cdk("diff", "--app", str(place), account=account))
+    # By change set: what the cloud would replace. Its `may be` is the local cloud's for every type that it does not know, so that
+    # word is taken from the comparison of templates, which is CDK's own knowledge of AWS.
+    theirs = replacements(cdk("diff", "--app", str(place), account=account), "replace")
+    theirs |= replacements(cdk("diff", "--method", "template", "--app", str(place), account=account), "replace", "may be replaced")
     review = compare(environment, older, newer)
     ours = {change.id for stack in review.stacks for change in stack.resources if change.action == "replaced" or change.perhaps}
     gone = theirs - ours

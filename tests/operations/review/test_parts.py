@@ -84,9 +84,11 @@ def test_a_create_only_property_replaces_and_is_named() -> None:
 
 
 def test_what_has_a_name_of_its_own_is_refused() -> None:
-    bucket = {"Type": "AWS::EKS::Cluster", "Properties": {"Name": "mine", "RoleArn": "a"}}
+    bucket: Json = {"Type": "AWS::EKS::Cluster", "Properties": {"Name": "mine", "RoleArn": "a"}}
     assert "refuses" in changed(bucket, {**bucket, "Properties": {"Name": "mine", "RoleArn": "b"}}).refusal
     assert changed(bucket, {**bucket, "Properties": {"Name": "other", "RoleArn": "a"}}).refusal == ""
+    addon = {"Type": "AWS::EKS::Addon", "Properties": {"AddonName": "vpc-cni", "ClusterName": "a"}}
+    assert changed(addon, {**addon, "Properties": {"AddonName": "vpc-cni", "ClusterName": "b"}}).refusal == ""
 
 
 def test_a_property_that_the_schema_lacks_and_the_user_guide_has() -> None:

@@ -39,7 +39,8 @@ def _used(value: Any, path: str) -> bool:
 
 def test_no_replacement_that_cdk_diff_knows_is_unknown_here(bases: Callable[[str], Side]) -> None:
     schema = json.loads(gzip.decompress(DATABASE.read_bytes()))["schema"]
-    types = {each["cloudFormationType"]: each for each in schema["resource"]["entities"].values()}
+    types = {each["cloudFormationType"]: each for each in schema["resource"]["entities"]}
+    definitions = {each["$id"]: each for each in schema["typeDefinition"]["entities"]}
     missing = set()
     for stack in bases("reference").stacks:
         for body in stack.resources.values():
@@ -48,7 +49,7 @@ def test_no_replacement_that_cdk_diff_knows_is_unknown_here(bases: Callable[[str
             except UnknownType:
                 continue
             known = {*ours.create_only, *ours.documented, *ours.conditional}
-            for path in _paths(schema["typeDefinition"]["entities"], types[body["Type"]]["properties"]):
+            for path in _paths(definitions, types[body["Type"]]["properties"]):
                 covered = any(path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in known)
                 if not covered and _used(body.get("Properties", {}), path):
                     missing.add((body["Type"], path))

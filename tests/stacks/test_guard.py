@@ -1,0 +1,32 @@
+"""The guard in front of the file system: what may not change is named, and a rollback passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stacks.handlers import guard
+
+KEPT = {"subnet_ids": ["subnet-1"], "kms_key_id": "key"}
+
+
+def _guarded(kind: str, kept: dict[str, Any], *, was: dict[str, Any] = KEPT, physical: str = "") -> dict[str, Any]:
+    properties = {"What": "file system", "Fix": "Take it back", "Kept": kept}
+    old = {"OldResourceProperties": {**properties, "Kept": was}} if kind == "Update" else {}
+    return {"RequestType": kind, "ResourceProperties": properties, "PhysicalResourceId": physical or guard.digest(was), **old}
+
+
+def test_the_guard_names_what_would_replace_the_file_system() -> None:
+    with pytest.raises(RuntimeError, match="changing subnet_ids would replace the file system"):
+        guard.work(_guarded("Update", {**KEPT, "subnet_ids": ["subnet-2"]}))
+    with pytest.raises(RuntimeError, match="changing backup_id"):
+        guard.work(_guarded("Update", {**KEPT, "backup_id": "backup-1"}))
+
+
+def test_the_guard_lets_a_rollback_and_everything_else_pass() -> None:
+    physical, _ = guard.work({**_guarded("Create", KEPT), "PhysicalResourceId": None})
+    assert physical == guard.digest(KEPT)
+    changed = {**KEPT, "subnet_ids": ["subnet-2"]}
+    assert guard.work(_guarded("Update", KEPT, was=changed, physical=physical)) == (physical, {})
+    assert guard.work(_guarded("Delete", KEPT)) == (physical, {})
