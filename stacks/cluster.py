@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from aws_cdk import Annotations, RemovalPolicy
@@ -135,5 +136,8 @@ class Cluster(EnvironmentStack):
                 entry.append((policy, user.namespaces or self.settings.namespaces))
                 if (USER_POLICY, ()) not in entry:
                     entry.append((USER_POLICY, ()))
-        for number, (arn, policies) in enumerate(wanted.items(), start=1):
-            access(self, f"Access{number}", principal=arn, policies=policies).node.add_dependency(cluster)
+        for arn, policies in wanted.items():
+            # Named by the principal: numbered ones would all be replaced by one that comes in between, and EKS takes no second entry.
+            short = arn.rpartition("/")[2].title().replace("-", "").replace("_", "")
+            entry_id = f"Access{short}{hashlib.sha256(arn.encode()).hexdigest()[:4]}"
+            access(self, entry_id, principal=arn, policies=policies).node.add_dependency(cluster)

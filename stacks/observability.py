@@ -6,6 +6,8 @@ Shape of the add-on's configuration: https://github.com/aws/sagemaker-hyperpod-c
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from aws_cdk import aws_s3_assets as assets
@@ -13,7 +15,7 @@ from constructs import Construct
 
 from config import names
 from stacks.alarms import alarms
-from stacks.dashboards import BUILT
+from stacks.dashboards import documents
 from stacks.functions import function, resource
 from stacks.kubernetes import addon
 from stacks.roles import Allow, pod_principal, role
@@ -94,7 +96,9 @@ class Observability(EnvironmentStack):
 
         Another content is another object, whose key makes the resource do its work again.
         """
-        files = assets.Asset(self, "Dashboards", path=str(BUILT))
+        with tempfile.TemporaryDirectory() as folder:  # the asset is copied into the assembly at once
+            documents.write(Path(folder))
+            files = assets.Asset(self, "Dashboards", path=folder)
         workspace = self._grafana_arn()
         filler = function(
             self,

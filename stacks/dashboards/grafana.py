@@ -1,7 +1,4 @@
-"""Grafana's JSON of a dashboard, by Grafana Labs' own library. Only `python -m stacks.dashboards` needs it: synthesis reads the files.
-
-The library is imported by name, since what only writes files is not installed where it is not needed.
-"""
+"""Grafana's JSON of a dashboard, by Grafana Labs' own library."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from config.environment import Environment
 from config.problems import Refused
-from stacks.dashboards import BUILT
+from stacks.dashboards.documents import files
 from stacks.observability import Observability
 from tests.stacks.assembly import Assembly, synthesize
 
@@ -38,7 +38,7 @@ def test_grafana_gets_its_content_from_an_asset_with_exactly_the_built_files(obs
     key = content["Key"]
     assert key.endswith(".zip")
     folder = made.folder / f"asset.{key.removesuffix('.zip')}"
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {path.name: path.read_bytes() for path in BUILT.iterdir()}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {name: text.encode() for name, text in files().items()}
     assert not zipfile.is_zipfile(folder)
     longest = max(len(json.dumps(value)) for value in content.values())
     assert longest < 2000, "texts go as an asset, not as properties"
@@ -61,14 +61,11 @@ def test_its_role_may_fill_this_workspace_and_read_this_asset(observability: Cal
 
 
 def test_another_dashboard_makes_the_resource_do_its_work_again(
-    observability: Callable[..., Assembly], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    observability: Callable[..., Assembly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = observability().one("Custom::GrafanaContent")["Key"]
-    changed = tmp_path / "built"
-    changed.mkdir()
-    for path in BUILT.iterdir():
-        (changed / path.name).write_text(path.read_text().replace('"Training"', '"Training now"'))
-    monkeypatch.setattr("stacks.observability.BUILT", changed)
+    changed = {name: text.replace('"Training"', '"Training now"') for name, text in files().items()}
+    monkeypatch.setattr("stacks.dashboards.documents.files", lambda: changed)
     assert observability().one("Custom::GrafanaContent")["Key"] != before
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from local.cloud.services import Request, ServiceError, grafana_http, observability
 from local.cloud.store import Cloud, Resource
-from stacks.dashboards import BUILT
+from stacks.dashboards import documents
 from stacks.handlers import grafana
 from stacks.handlers.grafana_uids import ALERTS, CLOUDWATCH_UID, FOLDER_UID, PROMETHEUS_UID
 
@@ -49,7 +49,7 @@ class Client:
 
 @pytest.fixture
 def files() -> dict[str, Any]:
-    return {path.name: json.loads(path.read_text()) for path in BUILT.glob("*.json")}
+    return {name: json.loads(text) for name, text in documents.files().items()}
 
 
 @pytest.fixture

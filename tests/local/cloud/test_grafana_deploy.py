@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from local import lifecycle
-from stacks.dashboards import BUILT
+from stacks.dashboards.documents import files
 from stacks.handlers import grafana
 from tests.local.cloud.conftest import Account, Refused, Template, get, ref, resource
 
@@ -59,7 +59,7 @@ def template(key: str, rights: list[str]) -> Template:
 def test_content_comes_changes_and_goes_with_its_stack(account: Account) -> None:
     s3 = account.client("s3")
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    built = {path.name: path.read_bytes() for path in BUILT.glob("*.json")}
+    built = {name: text.encode() for name, text in files().items()}
     fewer = {name: content for name, content in built.items() if "ray-data" not in name}
     uploads = {
         "handlers.zip": packed({f"handlers/{path.name}": path.read_bytes() for path in HANDLERS.glob("*.py")}),

@@ -78,8 +78,8 @@ BESIDE = {
     "Bucket": resource("AWS::S3::Bucket"),
     "FileSystem": lustre()["FileSystem"],
 }
-# Seen in `test_inventory.py` as part of a whole environment, or with a life of its own there.
-ELSEWHERE = {"Network interface", "EKS cluster", "HyperPod cluster", "FSx file system", "FSx backup"}
+# Seen in `test_inventory.py` as part of a whole environment or with a life of its own there, or in `test_grafana_deploy.py`.
+ELSEWHERE = {"Network interface", "EKS cluster", "HyperPod cluster", "FSx file system", "FSx backup", "Grafana object"}
 
 
 def test_one_of_each_kind_is_listed_and_gone_after_its_removal(account: Account) -> None:

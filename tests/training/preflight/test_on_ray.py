@@ -17,6 +17,10 @@ from training.preflight import cluster
 
 @pytest.mark.ray
 def test_a_real_dashboard_and_a_real_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The workers of this Ray have no identity, so that is what they say of the bucket.
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # the pod's python has Ray
     with real_ray() as address, connection.connect(environment(), address=address) as way:
         seen = cluster.look(way)
@@ -27,9 +31,9 @@ def test_a_real_dashboard_and_a_real_worker(monkeypatch: pytest.MonkeyPatch) -> 
         assert [(finding.name, finding.problem.value) for finding in found] == [("cluster-has-all-gpus", "4")]
         # The standard library is there; SkyRL's examples and /shared are not on this machine.
         present = cluster.probe(way, specification(), module="json")
-        assert {finding.name for finding in present} == {"worker-writes-shared"}, present
+        assert {finding.name for finding in present} == {"worker-writes-shared", "worker-writes-bucket"}, present
         missing = cluster.probe(way, specification(), module="examples_of_nobody")
-        assert {finding.name for finding in missing} == {"worker-imports-the-code", "worker-writes-shared"}, missing
+        assert {finding.name for finding in missing} == {"worker-imports-the-code", "worker-writes-shared", "worker-writes-bucket"}, missing
         monkeypatch.setattr(cluster, "PROBE_TIMEOUT_SECONDS", 0.0)  # given up while it runs
         with pytest.raises(Unreachable, match="busy"):
             cluster.probe(way, specification(), module="json")
