@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.session import Session, common
+from cli.session import Session, common, shown
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -61,7 +61,7 @@ def up(session: Session, force: bool, minutes: float) -> None:
     model = base_model.manifests(env)
     for each in (model, found):
         if each is not None:
-            session.note(f"applying {len(each.files)} file(s) of {each.folder}, digest {each.digest}")
+            session.note(f"applying {len(each.files)} file(s) of {shown(each.folder)}, digest {each.digest}")
     state = clusters.up(kubectl, found, model=model, timeout_seconds=minutes * 60, note=session.note)
     session.result(
         {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, common
+from cli.session import Session, common, shown
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -72,7 +72,7 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
             f"digest {found.digest}",
         )
         return
-    session.note(f"applying {len(found.files)} file(s) of {found.folder}, digest {found.digest}")
+    session.note(f"applying {len(found.files)} file(s) of {shown(found.folder)}, digest {found.digest}")
     state = deploy.up(kubectl, found, store, timeout_seconds=minutes * 60, note=session.note)
     more, lines = _answers(env, kubectl, store)
     session.result({**state.document(), "digest": found.digest, **more}, state.sentence(), *lines)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,6 +68,12 @@ def json_text(document: Any, *, indent: int | None = None, separators: tuple[str
 
 DOCUMENT = "One JSON document on standard output, also for errors."
 EVENTS = "One JSON object a line on standard output, one for each event; also for errors."
+
+
+def shown(path: Path) -> str:
+    """A path as a reader of this terminal would type it: relative where it lies below the working directory."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def common(function: Callable[..., Any], *, json_help: str = DOCUMENT) -> Callable[..., Any]:

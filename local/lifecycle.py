@@ -95,7 +95,7 @@ def _check_surroundings() -> None:
     try:
         faults.Faults.from_environment()
     except faults.InvalidFault as error:
-        problems.append(Problem(faults.ENVIRONMENT, os.environ[faults.ENVIRONMENT], str(error), "docs/3-local-cloud.md lists them"))
+        problems.append(Problem(faults.ENVIRONMENT, os.environ[faults.ENVIRONMENT], str(error), "docs/13-local-cloud.md lists them"))
     if problems:
         raise Refused(problems)
 
