@@ -75,11 +75,18 @@ class Parser:
     _rest: bytearray = field(default_factory=bytearray)
     _cut: bool = False
     _open: dict[bytes, _Open] = field(default_factory=dict)
+    _held: bytearray = field(default_factory=bytearray)  # a step whose end has not come yet, from its header on: read at once later
     _numbers: bool = True  # every step so far had nothing but numbers, so the next one will, too
 
     def feed(self, data: bytes) -> list[Event]:
         """Events that are complete after this piece. Never raises for whatever bytes."""
         events: list[Event] = []
+        if self._held:
+            if len(self._held) + len(data) <= LONGEST_LINE and b"}" not in data and _DONE not in data:
+                self._held += data
+                return events
+            data = bytes(self._held) + data
+            self._held.clear()
         end = data.rfind(b"\n") + 1
         if not end:
             self._keep(data)
@@ -91,13 +98,24 @@ class Parser:
             self._line(bytes(self._rest), events)
             self._rest.clear()
             self._cut = False
-        self._lines(data, start, end, events)
+        unfinished = self._lines(data, start, end, events)
+        if unfinished >= 0 and len(data) - unfinished <= LONGEST_LINE:
+            self._held += data[unfinished:]
+            return events
+        if unfinished >= 0:
+            self._lines(data, unfinished, end, events, hold=False)
         self._keep(data[end:])
         return events
 
     def finish(self) -> list[Event]:
         """Events of what is left at the end of the log."""
         events: list[Event] = []
+        if self._held:
+            data = bytes(self._held)
+            end = data.rfind(b"\n") + 1
+            self._lines(data, 0, end, events, hold=False)
+            self._keep(data[end:])
+            self._held.clear()
         if self._rest:
             self._line(bytes(self._rest), events)
         self._rest.clear()
@@ -112,8 +130,11 @@ class Parser:
             self._cut = True
         self._rest += piece[: max(0, room)]
 
-    def _lines(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
-        """Whole lines in data[start:end]. Outside of a step only lines with a marker are looked at: that is what makes it fast."""
+    def _lines(self, data: bytes, start: int, end: int, events: list[Event], *, hold: bool = True) -> int:
+        """Whole lines in data[start:end]. Outside of a step only lines with a marker are looked at: that is what makes it fast.
+
+        Returns where a step begins whose end has not come yet, with `hold`; else -1.
+        """
         step = done = -2
         while start < end:
             if not self._open:
@@ -124,19 +145,23 @@ class Parser:
                     done = data.find(_DONE, start, end)
                 marker = min((place for place in (step, done) if place >= 0), default=-1)
                 if marker < 0:
-                    return
+                    return -1
                 start = data.rfind(b"\n", start, marker) + 1 or start
             stop = data.find(b"\n", start, end)
-            if not self._open and (after := self._block(data, start, stop, end, events)):
+            after = 0 if self._open else self._block(data, start, stop, end, events)
+            if after < 0 and hold:
+                return start
+            if after > 0:
                 start = after
                 continue
             self._line(data[start : min(stop, start + LONGEST_LINE)], events)
             start = stop + 1
+        return -1
 
     def _block(self, data: bytes, start: int, stop: int, end: int, events: list[Event]) -> int:
         """The common case at once: header and dictionary in one piece; lines of other workers may stand between.
 
-        Returns where to go on, or 0 if this is no such case; line by line then gives the same result.
+        Returns where to go on, -1 if more of the log may make it such a case, or 0 if it is none; line by line gives the same result.
         """
         last = stop - 1 if data[stop - 1 : stop] == b"\r" else stop
         header = _WHOLE_HEADER.match(data, start, last)
@@ -149,7 +174,7 @@ class Parser:
             while True:  # the first brace on a line of this worker
                 close = data.find(b"}", close + 1, limit)
                 if close < 0:
-                    return 0
+                    return -1 if limit == end and data.find(_DONE, start, end) < 0 else 0
                 if data.startswith(prefix, data.rfind(b"\n", stop, close) + 1):
                     break
         after = data.find(b"\n", close, end) + 1

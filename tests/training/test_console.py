@@ -152,6 +152,16 @@ def test_two_workers_that_write_steps_at_once() -> None:
     ]
 
 
+def test_a_step_without_an_end_holds_nothing_back() -> None:
+    parser = Parser()
+    torn = "".join(step(3, METRICS).splitlines(keepends=True)[:3]).encode()
+    assert parser.feed(torn) == []
+    events = parser.feed(step(4, METRICS).encode())  # its brace is the next one: both are known at once
+    assert [(event.number, event.whole) for event in events if isinstance(event, Step)] == [(3, False), (4, True)]
+    assert parser.feed(torn) == []
+    assert parser.feed(line("Training done!").encode()) == [TrainingDone()]
+
+
 def test_memory_stays_flat() -> None:
     parser = Parser()
     tracemalloc.start()
