@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from local import lifecycle
+from local.cloud import bootstrap
 from tests.local.cloud.conftest import Account, eks, group, hyperpod, lustre, manifest, ref, resource
 
 pytestmark = pytest.mark.cloud
@@ -186,3 +187,14 @@ def test_the_toolkit_stack_of_cdk_goes_with_what_it_retains(account: Account) ->
     lifecycle.remove_bootstrap()
     account.stacks.remove("CDKToolkit")
     assert lifecycle.inventory() == before
+
+
+@pytest.mark.parametrize("endpoint", [None, "", "https://cloudformation.us-west-2.amazonaws.com"])
+def test_the_bootstrap_of_an_account_is_never_undone(
+    endpoint: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert bootstrap.main() == 2
+    assert "this is for the local cloud alone" in capsys.readouterr().err
