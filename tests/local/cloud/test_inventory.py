@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from local import lifecycle
+from local import lifecycle, state
 from local.cloud import bootstrap
 from tests.local.cloud.conftest import Account, eks, group, hyperpod, lustre, manifest, ref, resource
 
@@ -198,3 +203,16 @@ def test_the_bootstrap_of_an_account_is_never_undone(
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert bootstrap.main() == 2
     assert "this is for the local cloud alone" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_bootstrap_is_undone_prints_no_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the call, and never answers
+        silent.settimeout(30)
+        environment = {**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        command = [sys.executable, "-m", "local.cloud.bootstrap"]
+        process = subprocess.Popen(command, cwd=state.ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10)[1] == ""
+        assert process.returncode == -signal.SIGINT
