@@ -6,20 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.session import Session, common, shown
+from cli.session import Session, common, shown, timeout
 
 if TYPE_CHECKING:
     from config.environment import Environment
 
-_TIMEOUT = click.option(
-    "--timeout",
-    "minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=45.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Give up waiting after this long; running the command again goes on.",
-)
+_TIMEOUT = timeout(minutes=45.0)
 
 
 @click.group(
@@ -49,13 +41,14 @@ def up(session: Session, force: bool, minutes: float) -> None:
     """
     from training import base_model
     from training import cluster as clusters
+    from training import manifests as files
     from training.kubernetes import Kubectl
 
     env = session.environment()
     found = clusters.manifests(env, session.environment_name)
     kubectl = Kubectl(env)
     clusters.check_sharing(kubectl)
-    if not force and (changed := clusters.changes(kubectl, found)):
+    if not force and (changed := files.changes(kubectl, found)):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")
     model = base_model.manifests(env)

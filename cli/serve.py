@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, common, shown
+from cli.session import Session, common, shown, timeout
 
 if TYPE_CHECKING:
     from config.environment import Environment
     from serving.store import Store
 
-_TIMEOUT = click.option(
-    "--timeout",
-    "minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Give up waiting after this long; running the command again goes on.",
-)
+_TIMEOUT = timeout(minutes=60.0)
 
 
 @click.group(
@@ -52,6 +44,7 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
     from config import ingress
     from serving import deploy
     from serving.store import open_store
+    from training import manifests as files
     from training.kubernetes import Kubectl
 
     env = session.environment()
@@ -61,7 +54,7 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
     if dry_run:
         deploy.check(kubectl)
         state = deploy.state(kubectl)
-        changed = list(deploy.changes(kubectl, found))
+        changed = list(files.changes(kubectl, found))
         archive = f"s3://{store.bucket}/{ingress.key()}"
         deliver = store.head(ingress.key()) is None
         what = f"would change {', '.join(changed)}" if changed else "nothing would change" if state.exists else "would be created"

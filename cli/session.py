@@ -96,6 +96,19 @@ def streaming(function: Callable[..., Any]) -> Callable[..., Any]:
     return common(function, json_help=EVENTS)
 
 
+def timeout(minutes: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--timeout MINUTES`, for a command that waits for the cluster."""
+    return click.option(
+        "--timeout",
+        "minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        default=minutes,
+        show_default=True,
+        metavar="MINUTES",
+        help="Give up waiting after this long; running the command again goes on.",
+    )
+
+
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> list[str]:
     """Columns aligned with blanks: the same on a terminal and in a file."""
     widths = [max(len(row[column]) for row in (headers, *rows)) for column in range(len(headers))]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from config import capacity, ingress, names
-from config.digest import folder_digest
 from config.environment import Environment
 from config.load import ROOT
-from config.problems import Problem, Refused, Unreachable
+from config.problems import Problem, Refused
 from serving.store import Conflict, Store
 from training import cluster as training_cluster
-from training.cluster import Clock, Note
+from training import manifests as files
 from training.kubernetes import Kubectl, Rejected
+from training.manifests import Manifests
+from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, left_pods, until, waiting_pods
 
-KIND: Final = "rayservices.ray.io"
-POLL_SECONDS: Final = 2.0
-CLOCK: Final = Clock()
+KIND: Final = files.RESOURCES["RayService"]
 _GPU: Final = "nvidia.com/gpu"
 
 
@@ -36,7 +35,7 @@ class State:
     deployments: Mapping[str, str] = field(default_factory=dict)
     endpoints: int = 0
     waiting_for: Sequence[str] = ()
-    # Whether the status is that of the newest specification; KubeRay does not always say so (training/cluster.py, UNSEEN_SECONDS).
+    # Whether the status is that of the newest specification; KubeRay does not always say so (training/waiting.py, UNSEEN_SECONDS).
     generation_seen: bool = True
 
     def sentence(self) -> str:
@@ -56,43 +55,16 @@ class State:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Manifests:
-    """What `python -m k8s` wrote for the endpoint."""
-
-    folder: Path
-    files: Sequence[Path]
-    digest: str
-    service: Mapping[str, Any] = field(default_factory=dict)
-
-
 def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> Manifests:
     """Find and check the manifests of the RayService. Raises Refused if they are missing, broken, or made for something else."""
-    from config import kubernetes_rules
-
-    folder = root / "dist" / env.name / "rayservice"
-    write = f"write them: `python -m k8s --env {environment_name}`"
-    files = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
-    if not files:
-        raise Refused(Problem("manifests", str(folder), "there are no manifests of the RayService", write))
-    objects, found = training_cluster.read_objects(files)
-    services = [each for each in objects if each.get("kind") == "RayService"]
     wanted = (env.serving.namespace, env.serving.name)
-    have = [(each.get("metadata", {}).get("namespace"), each.get("metadata", {}).get("name")) for each in services]
-    if not found and have != [wanted]:
-        said = ", ".join(f"{namespace}/{name}" for namespace, name in have) or "none"
-        found.append(
-            Problem("manifests", str(folder), f"the environment's RayService is {'/'.join(wanted)}, these files hold {said}", write)
-        )
-    for each in services:
-        found += kubernetes_rules.problems(each)
-        text = str(each.get("spec", {}).get("serveConfigV2"))
-        if ingress.uri(env) not in text:
-            found.append(Problem("manifests", str(folder), f"they do not start this version's ingress ({ingress.uri(env)})", write))
-    found += training_cluster.too_many_gpus(env, services, beside=folder.parent / "raycluster")
+    made, found = files.find(env, environment_name, "RayService", wanted=wanted, root=root)
+    if made.ray and ingress.uri(env) not in str(made.ray.get("spec", {}).get("serveConfigV2")):
+        rule = f"they do not start this version's ingress ({ingress.uri(env)})"
+        found.append(Problem("manifests", str(made.folder), rule, files.rewrite(environment_name)))
     if found:
         raise Refused(found)
-    return Manifests(folder=folder, files=files, digest=folder_digest(folder), service=services[0])
+    return made
 
 
 def check(kubectl: Kubectl) -> None:
@@ -173,16 +145,13 @@ def up(
     check(kubectl)
     if deliver(store):
         note(f"delivered the ingress: s3://{store.bucket}/{ingress.key()}")
-    try:
-        kubectl.apply(found.folder)
-    except Rejected as error:
-        raise Rejected(f"{error}{training_cluster.missing_step(kubectl.environment, str(error))}") from None
+    files.apply(kubectl, found.folder)
     applied = clock.now()
 
     def done(state: State) -> bool:
-        return state.ready and (state.generation_seen or clock.now() - applied >= training_cluster.UNSEEN_SECONDS)
+        return state.ready and (state.generation_seen or clock.now() - applied >= UNSEEN_SECONDS)
 
-    return _until(kubectl, done, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
+    return until(lambda: state(kubectl), done, "ready", timeout_seconds=timeout_seconds, note=note, clock=clock)
 
 
 def down(kubectl: Kubectl, *, timeout_seconds: float, note: Note = lambda _: None, clock: Clock = CLOCK) -> State:
@@ -190,16 +159,14 @@ def down(kubectl: Kubectl, *, timeout_seconds: float, note: Note = lambda _: Non
     env = kubectl.environment
     kubectl.delete(KIND, namespace=env.serving.namespace, name=env.serving.name)
     kubectl.delete("services", namespace=env.serving.namespace, name=names.load_balancer_service(env))
-    return _until(
-        kubectl, lambda state: not state.exists and not state.waiting_for, "gone", timeout_seconds=timeout_seconds, note=note, clock=clock
-    )  # fmt: skip
-
-
-def changes(kubectl: Kubectl, found: Manifests) -> Sequence[str]:
-    """Fields of the specification that applying would change; empty where there is no RayService."""
-    env = kubectl.environment
-    live = kubectl.get(KIND, namespace=env.serving.namespace, name=env.serving.name)
-    return [] if live is None else list(training_cluster.changed_fields(live.get("spec"), found.service.get("spec"), "spec"))
+    return until(
+        lambda: state(kubectl),
+        lambda state: not state.exists and not state.waiting_for,
+        "gone",
+        timeout_seconds=timeout_seconds,
+        note=note,
+        clock=clock,
+    )
 
 
 def state(kubectl: Kubectl) -> State:
@@ -208,7 +175,7 @@ def state(kubectl: Kubectl) -> State:
     name, namespace = env.serving.name, env.serving.namespace
     live = kubectl.get(KIND, namespace=namespace, name=name)
     if live is None:
-        return State(name, namespace, waiting_for=[f"pod {each['metadata']['name']} is still there" for each in _pods(kubectl)])
+        return State(name, namespace, waiting_for=left_pods(_pods(kubectl)))
     status = live.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
     seen = int(status.get("observedGeneration") or 0) >= int(live.get("metadata", {}).get("generation") or 0)
@@ -222,7 +189,7 @@ def state(kubectl: Kubectl) -> State:
             waiting.append(str(said))
         waiting += messages
         pods = _pods(kubectl)
-        waiting += [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if (reason := training_cluster.pod_reason(pod))]
+        waiting += waiting_pods(pods)
         if not pods:
             waiting.append("its pods do not exist yet")
     return State(
@@ -257,21 +224,3 @@ def _last_line(message: str) -> str:
 def _pods(kubectl: Kubectl) -> Sequence[dict[str, Any]]:
     env = kubectl.environment
     return kubectl.list("pods", namespace=env.serving.namespace, selector=f"app.kubernetes.io/instance={env.serving.name}")
-
-
-def _until(
-    kubectl: Kubectl, done: Callable[[State], bool], word: str, *, timeout_seconds: float, note: Note, clock: Clock
-) -> State:  # fmt: skip
-    begin, said = clock.now(), ""
-    while True:
-        current = state(kubectl)
-        if done(current):
-            return current
-        line = "; ".join((current.sentence(), *current.waiting_for[:3]))
-        if line != said:
-            note(line)
-            said = line
-        if clock.now() - begin >= timeout_seconds:
-            missing = "; ".join(current.waiting_for) or "nothing more is known"
-            raise Unreachable(f"{current.sentence()}; it was not {word} within {timeout_seconds / 60:.0f} min. It waits for: {missing}")
-        clock.sleep(POLL_SECONDS)

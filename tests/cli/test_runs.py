@@ -20,7 +20,8 @@ from tests.training.console_text import step, training_log
 from tests.training.fakes import FakeRay, connection
 from training import cluster as clusters
 from training import follow as following
-from training import jobs, layout, run
+from training import jobs, layout, manifests, run
+from training.manifests import Manifests
 
 
 @pytest.fixture
@@ -212,8 +213,8 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     ready = clusters.State("skyrl-visgym", "training", exists=True, head_ready=True, workers_ready=3, workers_wanted=3)
     done: list[str] = []
     monkeypatch.setattr(clusters, "state", lambda kubectl: ready)
-    monkeypatch.setattr(clusters, "manifests", lambda env, name: clusters.Manifests(Path("x"), [], "sha256:0"))
-    monkeypatch.setattr(clusters, "changes", lambda kubectl, found: ["spec.rayVersion"])
+    monkeypatch.setattr(clusters, "manifests", lambda env, name: Manifests(Path("x"), [], "sha256:0"))
+    monkeypatch.setattr(manifests, "changes", lambda kubectl, found: ["spec.rayVersion"])
     monkeypatch.setattr(clusters, "check_sharing", lambda kubectl: None)
 
     def act(kubectl: object, *_: object, **__: object) -> clusters.State:

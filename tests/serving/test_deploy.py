@@ -26,6 +26,7 @@ from tests.training.scripted import Time
 from training import cluster as clusters
 from training import kubeconfig
 from training.kubernetes import Kubectl
+from training.manifests import changes
 
 GROUP = "sagemaker.amazonaws.com/instance-group-name"
 
@@ -194,9 +195,9 @@ def test_down_waits_for_the_pods_and_is_content_with_nothing(env: Environment, s
 def test_changes_are_shown_before_they_are_made(env: Environment, server: ApiServer, tmp_path: Path) -> None:
     found = deploy.manifests(env, "reference", root=written(env, tmp_path))
     kubectl = Kubectl(env, execute=FakeKubectl(server))
-    assert deploy.changes(kubectl, found) == []
-    server.put("RayService", "maze-vlm", spec={**found.service["spec"], "serveConfigV2": "applications: []", "more": 1})
-    assert deploy.changes(kubectl, found) == ["spec.serveConfigV2"]
+    assert changes(kubectl, found) == []
+    server.put("RayService", "maze-vlm", spec={**found.ray["spec"], "serveConfigV2": "applications: []", "more": 1})
+    assert changes(kubectl, found) == ["spec.serveConfigV2"]
 
 
 def test_delivering_an_archive_that_is_there_changes_nothing() -> None:

@@ -10,12 +10,13 @@ from tests.training import run_folder
 from tests.training.fakes import FakeRay, connection
 from training import cluster as clusters
 from training import jobs, run
+from training.waiting import Clock
 
 READY = clusters.State("skyrl-visgym", "training", exists=True, head_ready=True, workers_ready=3, workers_wanted=3, gpus=6)
 AWAY = clusters.State("skyrl-visgym", "training", exists=True, head_ready=True, workers_ready=2, workers_wanted=3, gpus=6)
 
 
-class Time(clusters.Clock):
+class Time(Clock):
     """A clock that passes only when somebody sleeps, and a little at each look."""
 
     def __init__(self) -> None:

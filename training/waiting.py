@@ -1,0 +1,84 @@
+"""Waiting for something in the cluster, with what it waits for in words; and how a pod that is not ready tells why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from config.problems import Unreachable
+
+# KubeRay writes `observedGeneration` only when something else in the status changes (ray-operator, utils/consistency.go), so after an
+# edit that moves no pod (a toleration) it stays old for ever. An edit that does move pods shows within a second or two.
+UNSEEN_SECONDS: Final = 30.0
+POLL_SECONDS: Final = 2.0
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, so that tests need not wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+CLOCK: Final = Clock()
+
+
+class Standing(Protocol):
+    """How something in the cluster stands."""
+
+    @property
+    def waiting_for(self) -> Sequence[str]:
+        """What is missing, a sentence each."""
+
+    def sentence(self) -> str:
+        """For people, on one line."""
+
+
+Stands = TypeVar("Stands", bound=Standing)
+
+
+def until(
+    look: Callable[[], Stands], done: Callable[[Stands], bool], word: str, *, timeout_seconds: float, note: Note, clock: Clock
+) -> Stands:
+    """Look again and again until it is done, noting each change. Raises Unreachable naming what is missing if the time is over."""
+    start, said = clock.now(), ""
+    while True:
+        current = look()
+        if done(current):
+            return current
+        line = "; ".join((current.sentence(), *current.waiting_for[:3]))
+        if line != said:
+            note(line)
+            said = line
+        if clock.now() - start >= timeout_seconds:
+            missing = "; ".join(current.waiting_for) or "nothing more is known"
+            raise Unreachable(f"{current.sentence()}; it was not {word} within {timeout_seconds / 60:.0f} min. It waits for: {missing}")
+        clock.sleep(POLL_SECONDS)
+
+
+def pod_reason(pod: Mapping[str, Any]) -> str:
+    """Why a pod is not ready; '' for one that is."""
+    status = pod.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    if conditions.get("Ready", {}).get("status") == "True":
+        return ""
+    if (scheduled := conditions.get("PodScheduled", {})).get("status") == "False":
+        return f"not scheduled, {scheduled.get('message') or scheduled.get('reason') or 'no reason given'}"
+    for container in status.get("containerStatuses") or []:
+        if waiting := (container.get("state") or {}).get("waiting"):
+            return f"{waiting.get('reason', 'waiting')}{', ' + waiting['message'] if waiting.get('message') else ''}"
+    return f"{str(status.get('phase') or 'Pending').lower()}, not ready yet"
+
+
+def waiting_pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of these pods each that is not ready, and why."""
+    return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if (reason := pod_reason(pod))]
+
+
+def left_pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a deletion still waits for."""
+    return [f"pod {pod['metadata']['name']} is still there" for pod in pods]
