@@ -13,6 +13,7 @@ from typing import Any
 from local.cloud import nodes
 from local.cloud.services import grafana_http
 from local.cloud.store import Cloud, Resource, arn, tags
+from local.kubernetes import addons
 
 Make = Callable[[Cloud, Resource], None]
 Change = Callable[[Cloud, Resource, dict[str, Any]], None]
@@ -193,7 +194,7 @@ def _addon(cloud: Cloud, resource: Resource) -> None:
     resource.attributes["Arn"] = arn("eks", f"addon/{p['ClusterName']}/{p['AddonName']}/{resource.attributes['Arn'][-12:]}")
     cluster = cloud.clusters.get(p["ClusterName"]) if cloud.clusters is not None else None
     if cluster is not None:
-        cluster.addon_installed(p["AddonName"])
+        addons.install(cluster, p["AddonName"])
 
 
 def _addon_changed(cloud: Cloud, resource: Resource, before: dict[str, Any]) -> None:
@@ -214,7 +215,7 @@ def _addon_gone(cloud: Cloud, resource: Resource) -> None:
     _ignore_gone(cloud.client("eks").delete_addon, clusterName=p["ClusterName"], addonName=p["AddonName"])
     cluster = cloud.clusters.get(p["ClusterName"]) if cloud.clusters is not None else None
     if cluster is not None:
-        cluster.addon_removed(p["AddonName"])
+        addons.remove(cluster, p["AddonName"])
 
 
 def _access_entry(cloud: Cloud, resource: Resource) -> None:

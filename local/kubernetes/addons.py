@@ -6,24 +6,13 @@ Names of objects follow the add-ons' public charts; only what other parts refer 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-from local.kubernetes.bundles import Object, daemon_set, definition, deployment, namespace
+from local.kubernetes.bundles import Object, cert_manager_definitions, daemon_set, definition, deployment, namespace
+from local.kubernetes.cluster import Cluster
 from local.kubernetes.errors import Rejected
 
-if TYPE_CHECKING:
-    from local.kubernetes.cluster import Cluster
-
 MANAGER = "eks"
-_CERT_MANAGER_KINDS = ("Certificate", "CertificateRequest", "Issuer")
 OBSERVABILITY_NAMESPACE = "hyperpod-observability"
-
-
-def cert_manager_definitions() -> list[Object]:
-    """The kinds of cert-manager: https://cert-manager.io/docs/reference/api-docs/"""
-    found = [definition("cert-manager.io", kind) for kind in _CERT_MANAGER_KINDS]
-    found.append(definition("cert-manager.io", "ClusterIssuer", scope="Cluster"))
-    return found + [definition("acme.cert-manager.io", kind) for kind in ("Challenge", "Order")]
 
 
 def _cert_manager() -> list[Object]:

@@ -91,3 +91,10 @@ def deployment(name: str, namespace: str, *, image: str, account: str = "") -> O
 def daemon_set(name: str, namespace: str, *, image: str) -> Object:
     """A DaemonSet on every node."""
     return workload("DaemonSet", name, namespace, image=image)
+
+
+def cert_manager_definitions() -> list[Object]:
+    """The kinds of cert-manager: https://cert-manager.io/docs/reference/api-docs/"""
+    found = [definition("cert-manager.io", kind) for kind in ("Certificate", "CertificateRequest", "Issuer")]
+    found.append(definition("cert-manager.io", "ClusterIssuer", scope="Cluster"))
+    return found + [definition("acme.cert-manager.io", kind) for kind in ("Challenge", "Order")]

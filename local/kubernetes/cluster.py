@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from local.kubernetes import addons, charts
 from local.kubernetes.api import Api
+from local.kubernetes.charts import Release
 from local.kubernetes.controllers import Controllers
 from local.kubernetes.errors import Rejected
 from local.kubernetes.kinds import Kind
@@ -48,7 +48,8 @@ class Cluster:
         self.api = Api(self.store)
         self.controllers = Controllers(self.api)
         self.api.settle = self.controllers.settle
-        self.releases: dict[tuple[str, str], charts.Release] = {}
+        # Written by local.kubernetes.releases and addons.
+        self.releases: dict[tuple[str, str], Release] = {}
         self.addons: set[str] = set()
         # Who created an object (uid -> identity): the private access strategy of Ray endpoints asks for it.
         self.creators: dict[str, str] = {}
@@ -136,44 +137,10 @@ class Cluster:
                     return found
         return None
 
-    # ---- charts and add-ons ------------------------------------------------------------------------------------
-
-    def install_chart(
-        self,
-        release: str,
-        *,
-        namespace: str,
-        chart: str,
-        repository: str | None,
-        version: str | None,
-        values: dict[str, Any],
-        wait: bool,
-        create_namespace: bool = True,
-    ) -> None:
-        """`helm upgrade --install`. Raises `Rejected` for an unknown chart, bad values, another owner, or `wait` without a node."""
-        charts.install(
-            self,
-            charts.Release(release, namespace, chart, repository, version, values),
-            wait=wait,
-            create_namespace=create_namespace,
-        )
-
-    def uninstall_chart(self, release: str, namespace: str) -> None:
-        """`helm uninstall`; a release that is not there is fine. CRDs stay, as Helm leaves them."""
-        charts.uninstall(self, release, namespace)
-
     def has_release(self, name: str) -> bool:
         """Whether a Helm release of this name is installed, in any namespace."""
         with self.api.lock:
             return any(release == name for release, _ in self.releases)
-
-    def addon_installed(self, name: str) -> None:
-        """An EKS add-on became active: its kinds and objects exist from now on."""
-        addons.install(self, name)
-
-    def addon_removed(self, name: str) -> None:
-        """An EKS add-on was deleted: what it brought goes."""
-        addons.remove(self, name)
 
     # ---- nodes -------------------------------------------------------------------------------------------------
 

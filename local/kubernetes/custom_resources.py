@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from local.kubernetes import charts
+from local.kubernetes import charts, releases
 from local.kubernetes.cluster import Cluster, Clusters
 from local.kubernetes.errors import Rejected
 from local.kubernetes.jsonpath import read
@@ -49,7 +49,7 @@ def delete(resource_type: str, physical_id: str, properties: Properties, cluster
         case str() if resource_type == PATCH:
             _patch(cluster, properties, "RestorePatchJson")
         case str() if resource_type == CHART:
-            cluster.uninstall_chart(properties["Release"], properties.get("Namespace") or "default")
+            releases.uninstall(cluster, properties["Release"], properties.get("Namespace") or "default")
         case str() if resource_type == VALUE:
             return
         case _:
@@ -163,16 +163,16 @@ def _put_chart(cluster: Cluster, old: Properties | None, new: Properties) -> dic
         values = json.loads(new.get("Values") or "{}")
     except ValueError as error:
         raise Rejected(f"Values: not JSON: {error}", reason="BadRequest") from None
-    cluster.install_chart(
+    release = charts.Release(
         new["Release"],
         namespace=new.get("Namespace") or "default",
         chart=str(chart) if chart else chart_of_asset(new["Release"], values),
         repository=new.get("Repository"),
         version=new.get("Version"),
         values=values,
-        wait=_true(new, "Wait") or _true(new, "Atomic"),
-        create_namespace=_true(new, "CreateNamespace"),
     )
+    wait = _true(new, "Wait") or _true(new, "Atomic")
+    releases.install(cluster, release, wait=wait, create_namespace=_true(new, "CreateNamespace"))
     return {}
 
 

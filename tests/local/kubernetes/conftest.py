@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from local.kubernetes import releases
+from local.kubernetes.charts import Release
 from local.kubernetes.cluster import Cluster, Clusters, Node
 
 Object = dict[str, Any]
@@ -61,7 +63,6 @@ def ray_cluster(name: str = "skyrl-visgym", *, workers: int = 1, gpus: int = 0, 
 
 
 def install_kuberay(cluster: Cluster, *, wait: bool = False) -> None:
-    cluster.install_chart(
-        "kuberay-operator", namespace="kuberay", chart="kuberay-operator", repository="https://ray-project.github.io/kuberay-helm/",
-        version="1.7.1", values={}, wait=wait,
-    )  # fmt: skip
+    repository = "https://ray-project.github.io/kuberay-helm/"
+    release = Release("kuberay-operator", "kuberay", chart="kuberay-operator", repository=repository, version="1.7.1")
+    releases.install(cluster, release, wait=wait, create_namespace=True)

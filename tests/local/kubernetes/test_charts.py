@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from local.kubernetes import addons, releases
 from local.kubernetes.charts import Release
 from local.kubernetes.cluster import Cluster, Node
 from local.kubernetes.errors import Rejected
@@ -13,7 +14,7 @@ from tests.local.kubernetes.conftest import config_map, install_kuberay, ray_clu
 
 
 def install(cluster: Cluster, chart: str, *, release: str = "r", namespace: str = "ns", wait: bool = False, **values: Any) -> None:
-    cluster.install_chart(release, namespace=namespace, chart=chart, repository=None, version=None, values=values, wait=wait)
+    releases.install(cluster, Release(release, namespace, chart, values=values), wait=wait, create_namespace=True)
 
 
 def test_waiting_without_a_ready_node_is_refused_and_makes_nothing(cluster: Cluster) -> None:
@@ -36,8 +37,8 @@ def test_a_release_comes_and_goes_but_its_definitions_stay(cluster: Cluster, nod
     install_kuberay(cluster, wait=True)
     assert cluster.has_release("kuberay-operator")
     assert cluster.get("Deployment", "kuberay", "kuberay-operator")["status"]["availableReplicas"] == 1
-    cluster.uninstall_chart("kuberay-operator", "kuberay")
-    cluster.uninstall_chart("kuberay-operator", "kuberay")
+    releases.uninstall(cluster, "kuberay-operator", "kuberay")
+    releases.uninstall(cluster, "kuberay-operator", "kuberay")
     assert not cluster.has_release("kuberay-operator")
     assert cluster.get("Deployment", "kuberay", "kuberay-operator") is None
     assert cluster.get("CustomResourceDefinition", None, "rayclusters.ray.io") is not None
@@ -47,9 +48,9 @@ def test_the_operator_does_not_go_before_its_clusters(cluster: Cluster) -> None:
     install_kuberay(cluster)
     cluster.apply([ray_cluster()], manager="test")
     with pytest.raises(Rejected, match="RayCluster default/skyrl-visgym still exist"):
-        cluster.uninstall_chart("kuberay-operator", "kuberay")
+        releases.uninstall(cluster, "kuberay-operator", "kuberay")
     cluster.delete([ray_cluster()])
-    cluster.uninstall_chart("kuberay-operator", "kuberay")
+    releases.uninstall(cluster, "kuberay-operator", "kuberay")
 
 
 def test_a_second_release_does_not_take_over_the_first_ones_objects(cluster: Cluster) -> None:
@@ -65,13 +66,11 @@ def test_an_unknown_chart_is_refused_with_those_that_are_known(cluster: Cluster)
 
 def test_a_namespace_that_may_not_be_created_must_be_there(cluster: Cluster) -> None:
     with pytest.raises(Rejected, match='namespaces "ns" not found'):
-        cluster.install_chart(
-            "r", namespace="ns", chart="kuberay-operator", repository=None, version=None, values={}, wait=False, create_namespace=False
-        )
+        releases.install(cluster, Release("r", "ns", "kuberay-operator"), wait=False, create_namespace=False)
 
 
 def test_cert_manager_comes_once(cluster: Cluster) -> None:
-    cluster.addon_installed("cert-manager")
+    addons.install(cluster, "cert-manager")
     with pytest.raises(Rejected, match=r"set cert-manager\.enabled to false"):
         install(cluster, "HyperPodHelmChart", release="dependencies", namespace="kube-system")
     install(cluster, "HyperPodHelmChart", release="dependencies", namespace="kube-system", **{"cert-manager": {"enabled": False}})
@@ -81,7 +80,7 @@ def test_cert_manager_comes_once(cluster: Cluster) -> None:
 def test_the_other_way_round_too(cluster: Cluster) -> None:
     install(cluster, "hyperpod-helm-chart", release="dependencies", namespace="kube-system")
     with pytest.raises(Rejected, match="installed by the HyperPod dependency chart already"):
-        cluster.addon_installed("cert-manager")
+        addons.install(cluster, "cert-manager")
 
 
 def test_the_dependency_chart_follows_its_switches(cluster: Cluster) -> None:
@@ -132,11 +131,11 @@ def test_an_addon_comes_and_goes_with_its_kinds(cluster: Cluster) -> None:
     issuer = {"apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": "ca", "namespace": "default"}, "spec": {}}
     with pytest.raises(Rejected, match="the EKS add-on cert-manager brings it"):
         cluster.apply([issuer], manager="test")
-    cluster.addon_installed("cert-manager")
-    cluster.addon_installed("cert-manager")
+    addons.install(cluster, "cert-manager")
+    addons.install(cluster, "cert-manager")
     cluster.apply([issuer], manager="test")
-    cluster.addon_removed("cert-manager")
-    cluster.addon_removed("cert-manager")
+    addons.remove(cluster, "cert-manager")
+    addons.remove(cluster, "cert-manager")
     assert cluster.objects() == before
 
 
@@ -144,15 +143,15 @@ def test_an_addon_comes_and_goes_with_its_kinds(cluster: Cluster) -> None:
 def test_every_addon_leaves_as_it_came(cluster: Cluster, nodes: list[Node], name: str) -> None:
     cluster.set_nodes(nodes)
     before = cluster.objects()
-    cluster.addon_installed(name)
+    addons.install(cluster, name)
     assert cluster.objects() != before
-    cluster.addon_removed(name)
+    addons.remove(cluster, name)
     assert cluster.objects() == before
 
 
 def test_an_unknown_addon_brings_nothing(cluster: Cluster) -> None:
     cluster.apply([config_map()], manager="test")
     before = cluster.objects()
-    cluster.addon_installed("some-addon")
-    cluster.addon_removed("some-addon")
+    addons.install(cluster, "some-addon")
+    addons.remove(cluster, "some-addon")
     assert cluster.objects() == before

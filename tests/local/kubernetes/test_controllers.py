@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from local.kubernetes import addons
 from local.kubernetes.cluster import Cluster, Node, Taint
 from local.kubernetes.scheduling import quantity
 from tests.local.kubernetes.conftest import deployment, install_kuberay, ray_cluster
@@ -48,7 +49,7 @@ def test_a_job_completes(cluster: Cluster, nodes: list[Node]) -> None:
 
 
 def test_a_daemon_set_has_a_pod_on_every_node_it_may_use(cluster: Cluster) -> None:
-    cluster.addon_installed("vpc-cni")
+    addons.install(cluster, "vpc-cni")
     cluster.set_nodes([Node("a"), Node("b", taints=[Taint("nvidia.com/gpu", "NoSchedule")]), Node("c", ready=False)])
     status = cluster.get("DaemonSet", "kube-system", "aws-node")["status"]
     assert (status["desiredNumberScheduled"], status["numberReady"]) == (2, 2)

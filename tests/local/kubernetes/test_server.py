@@ -17,7 +17,8 @@ import pytest
 import yaml
 from aiohttp import ClientSession, TCPConnector
 
-from local.kubernetes import certificates, kubeconfig
+from local.kubernetes import certificates, kubeconfig, releases
+from local.kubernetes.charts import Release
 from local.kubernetes.cluster import Cluster, Clusters, Node
 from local.kubernetes.server import Endpoint, listen
 from local.ray.processes import free_port
@@ -203,10 +204,8 @@ CONNECTIONS = "/apis/connection.access.sagemaker.amazonaws.com/v1alpha1/namespac
 
 def operator(cluster: Cluster) -> None:
     values = {"region": "us-west-2", "manager": {"enableEndpointsByDefault": "false"}}
-    cluster.install_chart(
-        "hyperpod-ray-endpoint-operator", namespace="hyperpod-ray", chart="hyperpod-ray-endpoint-operator", repository=None, version=None,
-        values=values, wait=False,
-    )  # fmt: skip
+    release = Release("hyperpod-ray-endpoint-operator", "hyperpod-ray", "hyperpod-ray-endpoint-operator", values=values)
+    releases.install(cluster, release, wait=False, create_namespace=True)
 
 
 def test_a_connection_needs_operator_cluster_switch_and_creator(
