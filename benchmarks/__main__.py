@@ -9,7 +9,7 @@ import argparse
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("startup", "synth", "critical_path", "follow", "submit", "learning", "upload")
+BENCHMARKS = ("startup", "synth", "review", "operations", "critical_path", "follow", "submit", "learning", "upload")
 
 
 def main() -> int:

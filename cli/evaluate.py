@@ -68,7 +68,7 @@ def evaluate(
         env, maze_set=maze_set, mazes=mazes, max_turns=max_turns, concurrency=concurrency, temperature=temperature,
         max_tokens=max_tokens, run_id=run_id, step=step,
     )  # fmt: skip
-    path = Path(output) if output else _in_run(env, run_id, step, wanted)
+    path = _writable(Path(output)) if output else _in_run(env, run_id, step, wanted)
     if run_id is not None and step:
         wanted = replace(wanted, export_digest=export.digest_of(env, run_id, step))
     task = tasks.task(env, task_name, max_turns=wanted.max_turns)
@@ -79,13 +79,19 @@ def evaluate(
         return
     with progress(session, f"{maze_set} mazes") as tell:
         result = evaluation.run(where, wanted, task, progress=tell)
-    if path is not None:
-        results.write(path, result)
+    failed: OSError | None = None
+    try:
+        if path is not None:
+            results.write(path, result)
+    except OSError as error:  # what was played for minutes is told in any case
+        failed = error
     session.result(
         result.model_dump(mode="json") | {"rate": result.rate, "interval": result.interval, "format_rate": result.format_rate,
                                           "skyrl_pass_at_1": result.pass_at_1, "output": str(path) if path else None},
-        *lines(result, path),
+        *lines(result, path if failed is None else None),
     )  # fmt: skip
+    if failed is not None:
+        raise failed
 
 
 def lines(result: Result, path: Path | None) -> list[str]:
@@ -102,9 +108,28 @@ def lines(result: Result, path: Path | None) -> list[str]:
     ]
 
 
+def _writable(path: Path) -> Path:
+    """The path, if a file can be put there: known before an hour is played. Raises Refused."""
+    import os
+
+    from config.problems import Problem, Refused
+
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    said = (
+        "this is a folder" if path.is_dir()
+        else f"{folder} is no folder" if not folder.is_dir()
+        else f"nothing can be written in {folder}" if not os.access(path if path.exists() else folder, os.W_OK)
+        else ""
+    )  # fmt: skip
+    if said:
+        raise Refused(Problem("--output", str(path), said, "name a file that can be written"))
+    return path
+
+
 def _in_run(env: Environment, run_id: str | None, step: int | None, wanted: Plan) -> Path | None:
     """Where a result of a run lies; None where it was not said what the model comes from. Raises Refused, Unreachable."""
     from config.problems import Problem, Refused, Unreachable
+    from serving import export
     from training import record, results
     from training.maze_task import SETS
 
@@ -115,11 +140,18 @@ def _in_run(env: Environment, run_id: str | None, step: int | None, wanted: Plan
         return None
     if len(wanted.seeds) < len(SETS[wanted.maze_set]):
         raise Refused(Problem("--mazes", str(len(wanted.seeds)), "the gate compares whole sets", "leave it out, or use --output"))
-    folder = record.folder_here(env, run_id)
+    folder = record.folder_here(env, run_id)  # refuses what is no run id
     if folder is None:
         raise Unreachable(
             f"the shared file system of environment {env.name} is not visible here; set HYPERPOD_RL_SHARED, or use --output"
         )  # fmt: skip
+    if not folder.is_dir():
+        raise Refused(Problem("--run-id", run_id, f"there is no such run ({folder})", "hyperpod-rl list, or leave --run-id and --step out"))
+    known = record.read(folder)
+    there = {0, *export.steps(folder), *(each.step for each in (known.exports if known else ()))}
+    if step not in there:
+        told = ", ".join(map(str, sorted(there)))
+        raise Refused(Problem("--step", str(step), f"run {run_id} has no export of this step", f"its steps are {told}"))
     return folder / results.FOLDER / results.file_name(step, wanted.maze_set)
 
 

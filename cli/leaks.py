@@ -54,7 +54,7 @@ def leaks(session: Session, before_destroy: bool, deleting: bool, kept: bool, ye
         deployed.check_account(env, str(aws.call("sts", "get_caller_identity")["Account"]))
         found = scan(env, aws)
     except Unanswered as error:
-        raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
+        raise Unreachable(error.sentence) from None
     chosen = [leak for leak in found.leaks if kept or not leak.kept]
     if not deleting or dry_run or not chosen:
         _tell(session, found, chosen if deleting else [])

@@ -22,16 +22,19 @@ def show(session: Session, address: str | None) -> int:
 
 
 def look(session: Session, env: Environment, address: str | None) -> Overview:
-    """All parts. Raises Refused where endpoint and environment do not belong together, Unreachable if AWS does not answer."""
+    """All parts. Raises Refused where endpoint, credentials and environment do not belong together, Unreachable without an answer."""
     from config.problems import Unreachable
     from operations.aws import Aws, Unanswered
     from operations.status import overview
+    from training import deployed
     from training.kubernetes import Kubectl
 
     try:
         aws = Aws(env)
+        # In another account nothing is deployed, which would be the wrong answer.
+        deployed.check_account(env, str(aws.call("sts", "get_caller_identity")["Account"]))
     except Unanswered as error:
-        raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
+        raise Unreachable(error.sentence) from None
     return overview(env, aws=aws, kubectl=Kubectl(env), runs=lambda: _runs(session, env, address))
 
 

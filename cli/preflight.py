@@ -23,7 +23,8 @@ Example:
   hyperpod-rl --env reference preflight --offline --set trainer.micro_train_batch_size_per_gpu=4
 
 \b
-The same checks run before every submit, but for the task on a worker. Exit codes: 0 nothing refuses the run, 2 something does."""
+The same checks run before every submit, which asks a worker's pod instead of having Ray place a task on a worker.
+Exit codes: 0 nothing refuses the run, 2 something does."""
 )
 @click.option("--run-id", metavar="ID", help="A run that may exist: its folder and last attempt are looked at. Default: a new one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One of SkyRL's own keys; repeatable.")

@@ -49,6 +49,9 @@ def promote(
 
     if share is not None and alias_name != aliases.CANARY:
         raise Refused(Problem("--share", str(share), "only the canary has a share", "use it with --alias canary"))
+    if alias_name is not None:
+        aliases.check_share(alias_name, share)
+    _check_text("--override", override)
     step = one(step, best)
     if register and in_cluster:
         raise Refused(Problem("--register", "", "the Job's role writes releases, not the registry", "promote again with --register here"))
@@ -74,13 +77,13 @@ def promote(
         return
     with _uploading(session, size) as progress:
         release, new = promote.publish(store, wanted, progress=progress)
-    promote.note(folder, release)
     lines = [f"release {name} is at {where}" if new else f"release {name} was there already: {where}"]
     if release.override:
         lines.append(f"  against the gate: {release.override}")
     if alias_name is not None:
         moved = aliases.move(store, alias_name, name, reason=f"promoted from run {run}", share=share)
         lines.append(_named(moved))
+    promote.note(folder, release)
     package = None
     if register:
         package, _ = registry.register(env, release, location=where)
@@ -97,13 +100,14 @@ Example:
   hyperpod-rl releases --json | jq -r '.releases[].name'""",
 )
 @common
-def list_releases(session: Session) -> None:
+def list_releases(session: Session) -> int:
     """List the releases, the newest first, with the aliases that name them."""
     from serving import aliases, releases
     from serving.store import open_store
 
     store = open_store(session.environment())
-    found, named = releases.list_releases(store), aliases.named(store)
+    broken: list[str] = []
+    found, named = releases.list_releases(store, unreadable=broken.append), aliases.named(store)
     rows = [
         (
             each.name, ", ".join(named.get(each.name, [])) or "-", each.run_id, str(each.step), _verdict(each),
@@ -113,8 +117,11 @@ def list_releases(session: Session) -> None:
         for each in found
     ]  # fmt: skip
     headers = ("RELEASE", "ALIAS", "RUN", "STEP", "GATE", "SOLVE RATE", "PUBLISHED", "BY")
-    document = {"releases": [{**each.model_dump(mode="json"), "aliases": named.get(each.name, [])} for each in found]}
+    document = {"releases": [{**each.model_dump(mode="json"), "aliases": named.get(each.name, [])} for each in found], "unreadable": broken}
     session.result(document, *(table(rows, headers) if rows else ["no releases"]))
+    for said in broken:
+        session.note(f"hyperpod-rl: {said}.")
+    return 1 if broken else 0
 
 
 def _verdict(release: Any) -> str:
@@ -151,6 +158,9 @@ def alias(
         raise click.UsageError("--remove goes with neither a release nor a share")
     if release is None and share is not None:
         raise click.UsageError("--share needs a release")
+    if release is not None:
+        share = aliases.check_share(name, share)
+    _check_text("--reason", reason)
     store = open_store(session.environment())
     before = aliases.read(store, name)
     if release is None and not remove:
@@ -161,9 +171,11 @@ def alias(
         session.result(before.document(), _named(before), *(f"  {line}" for line in table(rows, ("AT", "RELEASE", "BY", "REASON"))))
         return
     if dry_run:
+        if release is not None:
+            aliases.check_release(store, release)
         session.result(
             {"alias": name, "from": before.release if before else None, "to": release, "share": share, "dry_run": True},
-            f"{name} would name {release or 'nothing'} instead of {before.release if before else 'nothing'}",
+            f"{name} would name {release or 'nothing'}, and names {before.release if before else 'nothing'} now",
         )
         return
     if remove:
@@ -196,10 +208,11 @@ def rollback(session: Session, leaving: str | None, reason: str, dry_run: bool) 
 
     if leaving is not None:
         releases.check_name(leaving)
+    _check_text("--reason", reason)
     store = open_store(session.environment())
     before = aliases.read(store, aliases.CURRENT)
     if dry_run:
-        target = before.previous if before is not None and leaving in (None, before.release) else None
+        target = aliases.rollback_target(store, leaving=leaving)
         said = f"current would go back from {before.release} to {target}" if before and target else "nothing would change"
         session.result({"alias": aliases.CURRENT, "from": before.release if before else None, "to": target, "dry_run": True}, said)
         return
@@ -238,6 +251,14 @@ def retire(session: Session, release: str, dry_run: bool) -> None:
         aliases.retire(store, release)
     session.result({"release": release, "retired": not dry_run, "dry_run": dry_run},
                    f"release {release} {'would be' if dry_run else 'is'} retired")  # fmt: skip
+
+
+def _check_text(option: str, text: str | None) -> None:
+    """What is recorded and shown again is one line of text: no bytes that are none, nothing that a terminal obeys. Raises Refused."""
+    from config.problems import Problem, Refused
+
+    if text is not None and not text.isprintable():
+        raise Refused(Problem(option, text, "it is recorded as one line of text, and this holds other characters", "write one line"))
 
 
 def _bytes(size: int) -> str:

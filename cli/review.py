@@ -31,7 +31,8 @@ Example:
 \b
 A line of the pull request's text accepts risks by their names:
   Accept: replace:Data/FileSystem, cost:+30%
-Exit codes: 0 nothing needs a word or all is accepted, 1 a risk that no line accepts, 2 the input was refused."""
+Exit codes: 0 nothing needs a word or all is accepted, 1 a risk that no line accepts, 2 the input was refused,
+3 something could not be reached (with --live: AWS did not say everything)."""
 )
 @click.option("--base", metavar="REV", help="Revision to compare with. Default: where this branch left the main one.")
 @click.option("--markdown", is_flag=True, help="As Markdown, for a comment.")
@@ -63,17 +64,21 @@ def review(
     wanted = synthesis.environments(older) if all_environments else [session.environment_name]
     found = [_review(session, environment, older, percent=percent, text=text, client=client) for environment in wanted]
     _say(session, found, markdown=markdown, several=all_environments)
-    return FAILED if any(each.open_risks for each in found) else 0
+    codes = {each.exit_code for each in found}
+    return FAILED if FAILED in codes else max(codes, default=0)
 
 
 def _review(session: Session, environment: str, base: str, *, percent: float, text: str, client: Any) -> Review:
     from operations.review import synthesis
-    from operations.review.compare import compare
+    from operations.review.compare import compare, uncompared
 
     with tempfile.TemporaryDirectory(prefix="hyperpod-rl-review-") as folder:
         assembly = Path(folder) / "head.out"
         session.note(f"synthesizing {environment} at {base[:10]} and in this checkout")
-        one, two, remarks = synthesis.sides(environment, base, keep=assembly)
+        try:
+            one, two, remarks = synthesis.sides(environment, base, keep=assembly)
+        except synthesis.Broken as error:
+            return uncompared(environment, base, side=error.side, said=error.said, text=text)
         found = compare(environment, one, two, percent=percent, text=text, remarks=remarks)
         return found if client is None else _live(session, found, two, client, assembly, text)
 
@@ -90,11 +95,9 @@ def _cloudformation(session: Session) -> Any:
 
 def _live(session: Session, found: Review, head: Side, client: Any, assembly: Path, text: str) -> Review:
     from operations.review import live
-    from training import deployed
 
     session.note("asking CloudFormation for drift and change sets")
-    with deployed.reaching("CloudFormation"):
-        return live.look(found, head, client, prepare=lambda stacks: live.prepare(assembly, stacks), text=text)
+    return live.look(found, head, client, prepare=lambda stacks: live.prepare(assembly, stacks), text=text)
 
 
 def _text(file: Path | None) -> str:
@@ -113,7 +116,8 @@ def _say(session: Session, found: Sequence[Review], *, markdown: bool, several: 
 
     if session.json:
         documents = [show.document(each) for each in found]
-        code = max(document["exit_code"] for document in documents)
+        codes = {document["exit_code"] for document in documents}
+        code = FAILED if FAILED in codes else max(codes, default=0)
         session.result({"reviews": documents, "exit_code": code} if several else documents[0])
     elif markdown:
         session.result({}, show.joined([show.markdown(each, longest=show.LONGEST_COMMENT // len(found)) for each in found]))

@@ -55,9 +55,11 @@ def submit(
         _shown(session, env, specification, on_laptop)
         return None
     from training import jobs
+    from training.preflight import pods
 
+    of_pods = pods.begin(env, specification)
     with jobs.connect(env, address=address, note=session.note) as connection:
-        on_cluster = checks.cluster(connection, subject, specification)
+        on_cluster = checks.cluster(connection, subject, specification).and_also(of_pods())
         on_cluster.refuse()
         for warning in on_cluster.warnings:
             session.note(warning.sentence)

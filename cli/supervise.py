@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +12,7 @@ from cli.session import Session, streaming
 
 if TYPE_CHECKING:
     from config.environment import Environment
+    from training.cluster import State
     from training.connection import Connection
     from training.exporter import Exporter
     from training.run import Specification
@@ -48,7 +49,7 @@ not come back in time."""
 @click.option("--ready", type=_POSITIVE, default=120.0, show_default=True, metavar="MINUTES",
               help="Time for the cluster to have all GPUs back after a fault.")  # fmt: skip
 @click.option("--deploy", is_flag=True, help="Do it in the cluster, as a Deployment with an identity of its own, and return.")
-@click.option("--dry-run", is_flag=True, help="With --deploy: write its manifests to dist/, and apply nothing.")
+@click.option("--dry-run", is_flag=True, help="With --deploy: show with what its manifests in dist/ would be filled, and apply nothing.")
 @click.option("--undeploy", is_flag=True, help="Remove that Deployment; the run goes on.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Publish the training series for Prometheus there.")
 @click.option("--metrics-address", metavar="IP", default="127.0.0.1", show_default=True, help="Address that the port listens on.")
@@ -71,9 +72,9 @@ def supervise(
         raise click.UsageError("--dry-run goes with --deploy, and --deploy not with --undeploy")
     env = session.environment()
     if deploy or undeploy:
-        words = (f"--attempts={attempts}", f"--hang-factor={hang_factor:g}", f"--hang-minimum={hang_minimum:g}",
-                 f"--first-step={first_step:g}", f"--ready={ready:g}")  # fmt: skip
-        return _in_cluster(session, env, run, words=words, apply=not dry_run, remove=undeploy)
+        options = {"ATTEMPTS": str(attempts), "HANG_FACTOR": f"{hang_factor:g}", "HANG_MINIMUM": f"{hang_minimum:g}",
+                   "FIRST_STEP": f"{first_step:g}", "READY": f"{ready:g}"}  # fmt: skip
+        return _in_cluster(session, env, run, options=options, apply=not dry_run, remove=undeploy)
     limits = Limits(
         attempts=attempts, hang_factor=hang_factor, hang_minimum=hang_minimum * 60, first_step=first_step * 60, ready=ready * 60
     )
@@ -105,27 +106,35 @@ def supervise(
             )  # fmt: skip
 
 
-def _in_cluster(session: Session, env: Environment, run: str, *, words: Sequence[str], apply: bool, remove: bool) -> int:
-    """Write and apply the manifests of the supervisor's Deployment, or remove it."""
+def _in_cluster(session: Session, env: Environment, run: str, *, options: dict[str, str], apply: bool, remove: bool) -> int:
+    """Fill and apply the manifests of the supervisor's Deployment, or remove it."""
+    from config import names
     from config.load import path_of
+    from config.problems import Problem, Refused
     from serving.cluster_job import bundle
-    from training import jobs, supervisor_pod
+    from training import hangs, jobs, supervisor_pod
     from training.kubernetes import Kubectl
 
-    name, namespace = supervisor_pod.name(run), env.ray_cluster.namespace
+    name, namespace = names.supervisor(run), env.ray_cluster.namespace
+    if env.local and (apply or remove):
+        rule = "the local cloud runs no containers"
+        raise Refused(Problem("--undeploy" if remove else "--deploy", env.name, rule, "leave it out, or say --dry-run"))
     if remove:
-        for kind in ("deployments", "networkpolicies", "configmaps"):
-            Kubectl(env).delete(kind, namespace=namespace, name=name)
+        supervisor_pod.remove(Kubectl(env), run)
         session.result({"run_id": run, "deployment": name, "removed": True}, f"Deployment {namespace}/{name} is removed; run {run} goes on")
         return 0
+    folder, objects = supervisor_pod.manifests(env, session.environment_name)
     text = path_of(session.environment_name).read_text(encoding="utf-8")
-    found = supervisor_pod.objects(env, run, words=words, environment=text, code=bundle(), by=jobs.submitter())
-    folder = supervisor_pod.write(env, run, found)
+    log_group = hangs.log_group(env) if apply and hangs.there(env) else None
+    given = supervisor_pod.values(run, options=options, environment=text, code=bundle(), by=jobs.submitter(), log_group=log_group)
     if apply:
-        Kubectl(env).apply(folder)
+        supervisor_pod.apply(Kubectl(env), objects, given)
+    large = {key: f"{len(given[key])} characters" for key in ("ENVIRONMENT_FILE", "CODE_ZIP")}
+    shown = given | large | ({} if apply or not hangs.there(env) else {"HANG_LOG_GROUP": f"{names.hang_log_groups(env)}..."})
     session.result(
-        {"run_id": run, "deployment": name, "namespace": namespace, "folder": str(folder), "applied": apply},
-        f"manifests: {folder}",
+        {"run_id": run, "deployment": name, "namespace": namespace, "folder": str(folder), "applied": apply, "values": shown},
+        f"manifests: {folder}, with",
+        *(f"  ${{{key}}} = {value}" for key, value in sorted(shown.items())),
         *([f"Deployment {namespace}/{name} watches over run {run}; its words: kubectl --namespace {namespace} logs deploy/{name}",
            f"remove it with: hyperpod-rl --env {session.environment_name} supervise {run} --undeploy"] if apply else []),
     )  # fmt: skip
@@ -155,13 +164,11 @@ def watch_over(
 
     `by_ray`: how the cluster stands is asked of Ray, not of Kubernetes.
     """
-    from training import cluster as clusters
-    from training import hangs, ray_nodes
+    from training import hangs
     from training import supervise as supervising
     from training.exporter import exported
     from training.follow import Ended
     from training.keeping import Keeper
-    from training.kubernetes import Kubectl
 
     keeper = Keeper(connection, run, note=session.note)
     if keeper.folder is None:
@@ -170,7 +177,7 @@ def watch_over(
         connection,
         run,
         specification,
-        (lambda: ray_nodes.state(connection)) if by_ray else (lambda: clusters.state(Kubectl(env))),
+        _standing(env, connection, by_ray=by_ray),
         keeper,
         limits=limits or supervising.Limits(),
         hang=hangs.watcher(env, session.note),
@@ -193,3 +200,21 @@ def watch_over(
             session.line({"event": "interrupted", "run_id": run, "job": "goes on"})
         return 130
     return code
+
+
+def _standing(env: Environment, connection: Connection, *, by_ray: bool) -> Callable[[], State]:
+    """How the RayCluster stands: as Kubernetes says, as Ray says, or in a pod of the cluster as both say."""
+    from training import cluster as clusters
+    from training import pod_api, ray_nodes
+    from training.kubernetes import Kubectl, Rejected
+
+    def both() -> State:
+        # Kubernetes knows why a node is not there, Ray whether its GPUs have joined.
+        with contextlib.suppress(Rejected):  # a Role that is not there (yet): then Ray alone
+            if inside is not None and not (state := clusters.state(inside)).ready:
+                return state
+        return ray_nodes.state(connection)
+
+    if (inside := pod_api.here(env)) is not None:
+        return both
+    return (lambda: ray_nodes.state(connection)) if by_ray else (lambda: clusters.state(Kubectl(env)))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _ENDPOINT = click.option("--endpoint", metavar="URL", help="Default: the environment's own, through kubectl where it has no address here.")
 _MAX_TURNS = click.option(
-    "--max-turns", type=int, metavar="N", help="Turns of an episode. Default: the environment's generator.max_turns."
+    "--max-turns", type=int, metavar="N",
+    help="Turns of an episode. Default: those of the gate (verify), else the environment's generator.max_turns.",
 )  # fmt: skip
 _TASK = click.option(
     "--task", "task_name", type=click.Choice(["visgym", "built-in"]),
@@ -51,17 +52,22 @@ def verify(
     the gate's held-out mazes through the endpoint. Exit code 1 if anything fails.
     """
     from cli.evaluate import progress
-    from serving import evaluate, tasks
+    from serving import evaluate, releases, tasks
     from serving import verify as verifying
     from serving.openai_client import Endpoint
     from serving.store import open_store
 
     env = session.environment()
+    evaluate.plan(env, mazes=mazes, concurrency=concurrency, max_turns=max_turns)  # refuses before anything is reached
+    name = model or f"{env.serving.model_id}:current"
+    if endpoint is not None:
+        Endpoint(endpoint, name)
+    store = open_store(env)
+    release = releases.read(store, verifying.chosen(store, name)[1])
+    if max_turns is None and release is not None and release.gate is not None:
+        max_turns = release.gate.max_turns  # as the gate played it
     wanted = evaluate.plan(env, mazes=mazes, concurrency=concurrency, max_turns=max_turns)
     task = tasks.task(env, task_name, max_turns=wanted.max_turns)
-    name = model or f"{env.serving.model_id}:current"
-    store = open_store(env)
-    verifying.chosen(store, name)
     with _url(env, endpoint) as url, progress(session, "held-out mazes") as tell:
         report = verifying.verify(Endpoint(url, name), store, wanted, task, progress=tell)
     word = "is what answers" if report.passed else "is NOT proven"

@@ -224,6 +224,15 @@ def upgrade_strategy(spec: Json, field: str, kind: str) -> Iterator[Problem]:
         yield Problem(f"{field}.upgradeStrategy.type", str(given), "KubeRay knows Recreate and None", "use one of them")
 
 
+def authentication_by_hand(spec: Json, field: str, kind: str) -> Iterator[Problem]:
+    """Ray's token authentication is turned on by authOptions alone: KubeRay itself cannot call a Ray that it knows no token of."""
+    for path, group in manifest.groups(spec, field):
+        value = manifest.variables(group).get("RAY_AUTH_MODE")
+        if value and value != "disabled":
+            instead = f"use {field}.authOptions" if kind == "RayCluster" else "leave it out: its network policy guards the ports"
+            yield Problem(f"{path}.template.spec.containers[0].env RAY_AUTH_MODE", value, "KubeRay sets it by authOptions", instead)
+
+
 def authentication(spec: Json, field: str, kind: str) -> Iterator[Problem]:
     """Ray's token authentication: versions, and not below a RayJob or a RayService."""
     options = spec.get("authOptions")
@@ -285,5 +294,6 @@ CLUSTER_RULES: tuple[ClusterRule, ...] = (
     gates_are_off,
     upgrade_strategy,
     authentication,
+    authentication_by_hand,
     dashboard_is_reachable,
 )

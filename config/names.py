@@ -24,8 +24,10 @@ TRAINING_SERVICE_ACCOUNT = "ray-training"
 SERVING_SERVICE_ACCOUNT = "ray-serving"
 # Of the Jobs that judge exports and publish releases where the shared file system is mounted: alone in writing adapters.
 RELEASE_SERVICE_ACCOUNT = "releases"
-# Of the pods that watch over a run: no token of the API server, no role in AWS.
+# Of the pods that watch over a run: reads the RayCluster, its pods and events, and puts the run's record into the bucket.
 SUPERVISOR_SERVICE_ACCOUNT = "supervisor"
+# The supervisor knows by the first that it is a pod of the environment's own cluster, and by the second where HyperPod tells of hangs.
+IN_CLUSTER_VARIABLE, HANG_LOG_GROUP_VARIABLE = "HYPERPOD_RL_IN_CLUSTER", "HYPERPOD_RL_HANG_LOG_GROUP"
 LOAD_BALANCER_SERVICE_ACCOUNT = "aws-load-balancer-controller"
 SHARED_CLAIM = "shared"
 DASHBOARD_PORT, CLIENT_PORT, GCS_PORT, SERVE_PORT = 8265, 10001, 6379, 8000
@@ -111,9 +113,29 @@ def artifact_bucket(env: Environment) -> str:
     return f"{PREFIX}-{env.name}-{env.account}-{env.region}"
 
 
+def short_region(region: str) -> str:
+    """A region as its AZ ids begin: us-west-2 -> usw2, ap-northeast-1 -> apne1, us-gov-west-1 -> usgw1."""
+    first, *middle, number = region.split("-")
+    short = {"northeast": "ne", "northwest": "nw", "southeast": "se", "southwest": "sw"}
+    return first + "".join(short.get(part, part[:1]) for part in middle) + number
+
+
 def lifecycle_bucket(env: Environment) -> str:
-    """S3 bucket for lifecycle scripts; the managed node policy covers names that begin with `sagemaker-` only."""
-    return f"sagemaker-{PREFIX}-{env.name}-{env.account}"
+    """S3 bucket for lifecycle scripts; the managed node policy covers names that begin with `sagemaker-` only.
+
+    Bucket names are one space for all regions, and with a region in full the longest would pass S3's 63 characters.
+    """
+    return f"sagemaker-{PREFIX}-{env.name}-{env.account}-{short_region(env.region)}"
+
+
+def delivery_role(env: Environment, kind: str) -> str:
+    """IAM role of GitHub's workflows, `plan` or `deploy`: with the region, since IAM has none."""
+    return f"{PREFIX}-{env.name}-{env.region}-{kind}"
+
+
+def budget(env: Environment) -> str:
+    """Name of the month's budget: with the region, since AWS Budgets has none."""
+    return f"{PREFIX}-{env.name}-{env.region}"
 
 
 def image_uri(env: Environment) -> str:
@@ -182,6 +204,19 @@ def release_key(release: str, file: str = "") -> str:
 def alias_key(alias: str) -> str:
     """Key of an alias in the artifact bucket."""
     return f"{ALIAS_PREFIX}{alias}.json"
+
+
+def supervisor(run_id: str) -> str:
+    """Name of the Deployment that watches over a run in the cluster, and of its ConfigMap: at most 58 characters."""
+    return f"supervise-{run_id}"
+
+
+def hang_log_groups(env: Environment) -> str:
+    """What the names of the HyperPod cluster's log groups begin with; the cluster's id follows.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-eks-resiliency.html
+    """
+    return f"/aws/sagemaker/Clusters/{hyperpod_cluster(env)}/"
 
 
 def run_folder(env: Environment, run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Values in the manifests that only a deploy knows: declared here, filled in by one function, and nothing else is ever changed."""
+"""Values in the manifests that come later: declared here, filled in by one function, and nothing else is ever changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,28 @@ PLACEHOLDERS: Mapping[str, Parameter] = MappingProxyType({
     "FILE_SYSTEM_MOUNT_NAME": Parameter.FILE_SYSTEM_MOUNT,
 })  # fmt: skip
 
+# What only the command knows that applies a manifest: of the supervisor's, `hyperpod-rl supervise RUN --deploy`.
+AT_APPLY: Mapping[str, str] = MappingProxyType({
+    "RUN_ID": "the run that is watched over",
+    "ATTEMPTS": "its option --attempts",
+    "HANG_FACTOR": "its option --hang-factor",
+    "HANG_MINIMUM": "its option --hang-minimum, in minutes",
+    "FIRST_STEP": "its option --first-step, in minutes",
+    "READY": "its option --ready, in minutes",
+    "SUBMITTER": "who is named as the submitter of further attempts",
+    "HANG_LOG_GROUP": "CloudWatch log group of HyperPod's HANG_DETECTED events",
+    "ENVIRONMENT_FILE": "text of the environment's file",
+    "CODE_ZIP": "the launcher as a zip, in base64",
+    "CODE_DIGEST": "digest of code, environment and options: another one is another pod",
+})  # fmt: skip
+
 _PATTERN = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 
 
 def placeholder(name: str) -> str:
     """The text that stands for the value in a manifest. Raises KeyError for an undeclared name."""
-    PLACEHOLDERS[name]
+    if name not in AT_APPLY:
+        PLACEHOLDERS[name]
     return f"${{{name}}}"
 
 
@@ -44,18 +60,25 @@ def fill(value: Any, values: Mapping[str, str]) -> Any:
     `values` maps declared names to texts, which may be CDK tokens. Raises Refused for an undeclared placeholder, for one
     without a value, and for a value that is empty. `$${NAME}` is a shell's own text in no manifest of ours, so there is no escape.
     """
-    problems = [
-        Problem(f"${{{name}}}", "", "there is no such placeholder", f"the placeholders are {', '.join(PLACEHOLDERS)}")
-        if name not in PLACEHOLDERS
-        else Problem(
-            f"${{{name}}}", "", "this value is known only after a deploy", f"deploy first: SSM parameter {PLACEHOLDERS[name].value}"
-        )
-        for name in dict.fromkeys(found(value))
-        if name not in PLACEHOLDERS or not values.get(name)
-    ]
+    problems = [_problem(name) for name in dict.fromkeys(found(value)) if not (_known(name) and values.get(name))]
     if problems:
         raise Refused(problems)
     return _fill(value, values)
+
+
+def _known(name: str) -> bool:
+    return name in PLACEHOLDERS or name in AT_APPLY
+
+
+def _problem(name: str) -> Problem:
+    if name in PLACEHOLDERS:
+        return Problem(
+            f"${{{name}}}", "", "this value is known only after a deploy", f"deploy first: SSM parameter {PLACEHOLDERS[name].value}"
+        )
+    if name in AT_APPLY:
+        rule = f"this is {AT_APPLY[name]}, known only to the command that applies it"
+        return Problem(f"${{{name}}}", "", rule, "apply it with `hyperpod-rl supervise RUN --deploy`")
+    return Problem(f"${{{name}}}", "", "there is no such placeholder", f"the placeholders are {', '.join((*PLACEHOLDERS, *AT_APPLY))}")
 
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:

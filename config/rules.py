@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from ipaddress import IPv4Network
 
-from config import workload_rules
+from config import network_rules, workload_rules
 from config.compute import InstanceGroup, Role
 from config.environment import LOCAL_ACCOUNT, Environment
 from config.instances import INSTANCES
@@ -174,70 +173,6 @@ def removal_fits_protection(env: Environment) -> Iterator[Problem]:
         )
 
 
-def zones_fit_region(env: Environment) -> Iterator[Problem]:
-    """Two different AZ ids, of this region."""
-    zones = env.network.availability_zone_ids
-    prefix = _zone_prefix(env.region)
-    for index, zone in enumerate(zones):
-        if not zone.startswith(f"{prefix}-"):
-            yield Problem(
-                f"network.availability_zone_ids[{index}]", zone, f"this is no zone of {env.region}", f"its AZ ids begin with {prefix}-az"
-            )
-    if len(set(zones)) != len(zones):
-        yield Problem("network.availability_zone_ids", ", ".join(zones), "EKS wants two different zones", "name each zone once")
-
-
-def _zone_prefix(region: str) -> str:
-    """How a region's AZ ids begin: us-west-2 -> usw2, ap-northeast-1 -> apne1, us-gov-west-1 -> usgw1."""
-    first, *middle, number = region.split("-")
-    short = {"northeast": "ne", "northwest": "nw", "southeast": "se", "southwest": "sw"}
-    return first + "".join(short.get(part, part[:1]) for part in middle) + number
-
-
-def networks_apart(env: Environment) -> Iterator[Problem]:
-    """The HyperPod range is a second range of the same VPC; both must be real networks of a size that EC2 takes."""
-    ranges: list[IPv4Network] = []
-    for field in ("cidr", "hyperpod_cidr"):
-        value = getattr(env.network, field)
-        try:
-            network = IPv4Network(value)
-        except ValueError as error:
-            yield Problem(f"network.{field}", value, f"this is no IPv4 network ({error})", "write it as 10.1.0.0/16")
-            continue
-        if not 16 <= network.prefixlen <= 24:
-            yield Problem(
-                f"network.{field}",
-                value,
-                "a prefix between /16 and /24 leaves room for nodes and fits a VPC",
-                "use /16",
-            )
-        ranges.append(network)
-    if len(ranges) == 2 and ranges[0].overlaps(ranges[1]):
-        yield Problem("network.hyperpod_cidr", env.network.hyperpod_cidr, "it overlaps network.cidr", "choose a range beside it")
-
-
-def closed_network_is_private(env: Environment) -> Iterator[Problem]:
-    """In a closed network CDK's handler reaches the API server only by its private endpoint."""
-    if env.network.egress == "closed" and env.access.endpoint == "public":
-        yield Problem("access.endpoint", "public", "a closed network has no way to a public endpoint", "set private")
-
-
-def public_endpoint_is_restricted(env: Environment) -> Iterator[Problem]:
-    """An API server open to the world is a decision to write down, not a default."""
-    if env.access.endpoint == "private" and env.access.public_cidrs:
-        yield Problem(
-            "access.public_cidrs",
-            ", ".join(env.access.public_cidrs),
-            "a private endpoint has no public ranges",
-            "leave them out",
-        )
-    for cidr in env.access.public_cidrs:
-        try:
-            IPv4Network(cidr)
-        except ValueError as error:
-            yield Problem("access.public_cidrs", cidr, f"this is no IPv4 network ({error})", "write it as 203.0.113.0/24")
-
-
 def local_is_local(env: Environment) -> Iterator[Problem]:
     """Account 000000000000 belongs to the local cloud alone, and only environment `local` may stand on it."""
     if (env.account == LOCAL_ACCOUNT) != env.name.startswith("local"):
@@ -309,14 +244,11 @@ RULES: tuple[Rule, ...] = (
     file_system_capacity,
     no_backup_of_a_linked_file_system,
     removal_fits_protection,
-    zones_fit_region,
-    networks_apart,
-    closed_network_is_private,
-    public_endpoint_is_restricted,
     local_is_local,
     users_in_namespaces,
     pods_fit_nodes,
     karpenter_needs_continuous,
+    *network_rules.RULES,
     *workload_rules.RULES,
 )
 

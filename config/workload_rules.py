@@ -5,7 +5,9 @@ Each rule is a function that yields what is wrong with a whole environment, like
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from config import base_models, capacity, names
 from config.base_models import BaseModel
@@ -15,7 +17,7 @@ from config.instances import INSTANCES
 from config.model import Scalar
 from config.pod_rules import is_efa_variable, is_secret
 from config.problems import Problem
-from config.serve_rules import LORA_RANKS
+from config.serve_rules import LORA_RANKS, server_rank
 
 # SkyRL's default (skyrl 0.3.0); a policy that sleeps leaves the engine at most this much, since CUDA and PyTorch keep some.
 DEFAULT_MEMORY_SHARE, LARGEST_MEMORY_SHARE = 0.8, 0.95
@@ -26,8 +28,15 @@ _RESERVED_NAMESPACES = {
 # Set by the chart, by KubeRay or by Ray itself; a second value would win or lose by chance.
 _RESERVED_VARIABLES = {
     "HYPERPOD_JMA_HOST", "RAY_ADDRESS", "RAY_IP", "FQ_RAY_IP", "RAY_PORT", "RAY_REDIS_ADDRESS", "REDIS_PASSWORD", "REDIS_USERNAME",
-    "RAY_enable_autoscaler_v2", "RAY_CLUSTER_NAME", "CUDA_VISIBLE_DEVICES",
+    "RAY_enable_autoscaler_v2", "RAY_CLUSTER_NAME", "RAY_AUTH_MODE", "RAY_ENABLE_K8S_TOKEN_AUTH", "CUDA_VISIBLE_DEVICES",
 }  # fmt: skip
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Mounted by the charts, or part of every image: under another volume they would be gone, or two volumes would want one place.
+_TAKEN_FOLDERS = ("/dev", "/proc", "/sys", "/etc", "/usr", "/bin", "/lib", "/opt/fetch", "/tmp", "/home/ray", "/var/run")  # noqa: S108
+# Only the folder itself is taken: what lies in it may be another volume's.
+_ROOMY_FOLDERS = ("/home/ray",)
 
 
 def _known(env: Environment) -> bool:
@@ -107,6 +116,25 @@ def _engine(model: BaseModel, group: InstanceGroup, field: str, *, share: float,
     )
 
 
+def adapters_fit_gpu(env: Environment) -> Iterator[Problem]:
+    """vLLM sets memory aside for every adapter that it may hold, of the highest rank, before it takes the rest for its cache."""
+    model = base_models.of(env)
+    if model is None or not _known(env):
+        return
+    group, rank, asked = capacity.serving_group(env), server_rank(env), env.serving.adapters_per_replica
+    have = capacity.SERVING_MEMORY_SHARE * group.instance.gpu_memory_gb
+    room = have - model.engine_weights_gib - model.cache_gib(env.serving.max_model_len)
+    each = 2 * model.adapter_parameters(rank) / base_models.GIB
+    if 0 < room < asked * each:
+        most = int(room / each)
+        yield Problem(
+            "serving.adapters_per_replica",
+            str(asked),
+            f"adapters of rank {rank} take {each:.2f} GiB each, and a GPU of {group.instance_type} has {room:.1f} GiB beside the model",
+            f"set at most {most}" if most else "lower the rank or serving.max_model_len",
+        )
+
+
 def policy_fits_host(env: Environment) -> Iterator[Problem]:
     """Rank 0 gathers the whole model in host memory at each checkpoint, beside what the policy keeps there while the engine runs."""
     model = base_models.of(env)
@@ -160,6 +188,8 @@ def environment_variables(env: Environment) -> Iterator[Problem]:
     """Variables of the Ray pods: no secrets, nothing that the chart or KubeRay sets, EFA's only where there is EFA."""
     for name, value in env.ray_cluster.environment.items():
         field = f"ray_cluster.environment.{name}"
+        if not _VARIABLE.fullmatch(name):
+            yield Problem(field, value, "a variable's name has letters, digits and `_`, and no digit first", "rename it")
         if name in _RESERVED_VARIABLES:
             yield Problem(field, value, "the chart or KubeRay sets this variable", "leave it out")
         if is_secret(name):
@@ -168,6 +198,38 @@ def environment_variables(env: Environment) -> Iterator[Problem]:
             )
         if is_efa_variable(name, value) and _known(env) and not env.workers.instance.efa_interfaces:
             yield Problem(field, value, f"{env.workers.instance_type} has no EFA interface, so the pods ask for none", "leave it out")
+
+
+def names_do_not_meet(env: Environment) -> Iterator[Problem]:
+    """KubeRay names the Services of a cluster and of an endpoint after them: `<name>-head-svc` is one of the two only."""
+    if (env.serving.namespace, env.serving.name) == (env.ray_cluster.namespace, env.ray_cluster.name):
+        yield Problem(
+            "serving.name",
+            env.serving.name,
+            f"the RayCluster beside it has this name, and KubeRay calls a Service of both {env.serving.name}-head-svc",
+            "give the endpoint another name, or another namespace",
+        )
+
+
+def mounts_do_not_meet(env: Environment) -> Iterator[Problem]:
+    """The file system has a folder of its own in every pod, and the model lies in it."""
+    mount, model = PurePosixPath(env.storage.file_system.mount_path), PurePosixPath(env.training.base_model)
+    for taken in _TAKEN_FOLDERS:
+        if PurePosixPath(taken).is_relative_to(mount) or (mount.is_relative_to(taken) and taken not in _ROOMY_FOLDERS):
+            yield Problem(
+                "storage.file_system.mount_path",
+                str(mount),
+                f"pods have {taken} from elsewhere",
+                "use one of its own, for example /shared",
+            )
+            return
+    if not model.is_relative_to(mount) or model == mount:
+        yield Problem(
+            "training.base_model",
+            str(model),
+            f"pods see weights below the file system's folder {mount} only",
+            f"for example {mount}/models/{model.name or 'model'}",
+        )
 
 
 def namespaces_are_ours(env: Environment) -> Iterator[Problem]:
@@ -192,6 +254,11 @@ def namespaces_are_ours(env: Environment) -> Iterator[Problem]:
 def fault_tolerance_has_redis(env: Environment) -> Iterator[Problem]:
     """GCS fault tolerance keeps its state in a Redis of the user's."""
     cluster = env.ray_cluster
+    port = int((cluster.redis_address or ":1").rsplit(":", 1)[1])
+    if not 1 <= port <= 65535:
+        yield Problem(
+            "ray_cluster.redis_address", cluster.redis_address or "", f"there is no port {port}", "Redis listens on 6379 by default"
+        )
     if cluster.gcs_fault_tolerance and not cluster.redis_address:
         yield Problem(
             "ray_cluster.redis_address", "", "gcs_fault_tolerance needs a Redis", "give its address, or set gcs_fault_tolerance: false"
@@ -232,10 +299,13 @@ def _number(env: Environment, key: str, default: float) -> float:
 RULES = (
     gpus_for_all,
     engine_fits_gpu,
+    adapters_fit_gpu,
     policy_fits_host,
     shared_memory_fits,
     serving_pods_fit,
     environment_variables,
+    names_do_not_meet,
+    mounts_do_not_meet,
     namespaces_are_ours,
     fault_tolerance_has_redis,
     endpoint_takes_what_training_makes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from config import gpu_rules, kubernetes_rules
 from config.environment import Environment
 from config.load import ROOT
 from config.problems import Refused
-from k8s import model, platform, raycluster, rayservice
+from k8s import model, platform, raycluster, rayservice, supervisor
 from k8s.objects import Json
 
 CHARTS: dict[str, Callable[[cdk8s.App, Environment], cdk8s.Chart]] = {
@@ -25,6 +26,7 @@ CHARTS: dict[str, Callable[[cdk8s.App, Environment], cdk8s.Chart]] = {
     model.CHART: model.chart,
     raycluster.CHART: raycluster.chart,
     rayservice.CHART: rayservice.chart,
+    supervisor.CHART: supervisor.chart,
 }
 
 
@@ -68,7 +70,7 @@ def file_name(index: int, member: Json) -> str:
     """Name of an object's file; the number keeps the order of apply."""
     namespace = member["metadata"].get("namespace")
     parts = [f"{index:02d}", member["kind"].lower(), *([namespace] if namespace else []), member["metadata"]["name"]]
-    return "-".join(parts) + ".yaml"
+    return re.sub(r"\$\{(\w+)\}", r"\1", "-".join(parts)) + ".yaml"  # a placeholder would be a shell's own text
 
 
 def digest(folder: Path) -> str:

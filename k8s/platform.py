@@ -11,7 +11,7 @@ import cdk8s_plus_27 as kplus
 from config import capacity, images, names
 from config.environment import Environment
 from config.placeholders import placeholder
-from k8s import objects, pods
+from k8s import objects, pods, supervisor
 from k8s.objects import Json
 
 CHART = "platform"
@@ -40,6 +40,7 @@ def chart(app: cdk8s.App, env: Environment) -> cdk8s.Chart:
         _storage(made, env, namespace)
         _network(made, env, namespace)
         _quota(made, env, namespace)
+    supervisor.rights(made, env)
     _disruption_budget(made, env)
     _prepare_job(made, env)
     return made
@@ -143,6 +144,8 @@ def _network(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
         {"from": [_namespaced(names.OBSERVABILITY_NAMESPACE)], "ports": [_port(port) for port in METRICS_PORTS]},
         *_control_plane(env),
     ]
+    if namespace == env.ray_cluster.namespace:
+        ingress.append({"from": [{"podSelector": {"matchLabels": supervisor.pod_labels(env)}}], "ports": [_port(names.DASHBOARD_PORT)]})
     if namespace == env.serving.namespace:
         # The endpoint's callers: pods of this namespace, evaluation jobs of the training namespace, and KubeRay, which asks for its health.
         callers = [{"podSelector": {}}, *([_namespaced(env.ray_cluster.namespace)] if env.ray_cluster.namespace != namespace else [])]

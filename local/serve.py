@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from local import processes, state
-from local.cloud import ACCOUNT, REGION, SECRET, access, ministack
+from local.cloud import ACCOUNT, REGION, SECRET, access, apiserver, ministack
 from local.cloud.store import Cloud
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def _kubernetes(cloud: Cloud, clusters: Clusters, folder: Path, ports: sta
     from local.kubernetes.server import serve as listen
 
     def ready(endpoint: Endpoint) -> None:
-        cloud.kubernetes_endpoint = endpoint.of
+        cloud.kubernetes_endpoint = apiserver.endpoint if apiserver.kubeconfig() else endpoint.of
 
     await listen(
         clusters,

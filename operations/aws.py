@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from config.environment import Environment
@@ -11,22 +12,55 @@ from training import deployed
 
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 3, 15, 2
 # What services say to a caller who may not ask.
-_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "AuthorizationError"})
-# What each of these errors of the credentials needs.
+_DENIED = frozenset(
+    {
+        "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "AuthorizationError", "NotAuthorizedException",
+        "UnauthorizedException", "403",
+    }
+)  # fmt: skip
+# What they say of credentials that were good once, that they do not know, and of a clock that is wrong. A region that is not enabled
+# for the account does not know its keys: https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "CredentialsExpired"})
+STRANGE = frozenset(
+    {
+        "InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "InvalidAccessKeyId", "OptInRequired",
+        "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+    }
+)  # fmt: skip
+_CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"})
+_CLOCK_WORDS = ("Signature expired", "Signature not yet current")
+# https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html
+_THROTTLED = frozenset(
+    {
+        "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded",
+        "TooManyRequestsException", "TransactionInProgressException", "BandwidthLimitExceeded", "SlowDown", "PriorRequestNotComplete",
+        "EC2ThrottledException",
+    }
+)  # fmt: skip
+SIGN_IN = "sign in again (aws sso login, or new keys in the shell)"
+# What each of these errors, which come before anything is sent, needs.
 _LOGIN = {
     "NoCredentialsError": "log in first (aws sso login), or set AWS_PROFILE",
+    "PartialCredentialsError": "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "CredentialRetrievalError": SIGN_IN,
     "ProfileNotFound": "check AWS_PROFILE",
     "UnauthorizedSSOTokenError": "run aws sso login",
     "SSOTokenLoadError": "run aws sso login",
+    "TokenRetrievalError": "run aws sso login",
 }
 
 
 class Unanswered(Exception):
-    """A call that AWS refused, or that never arrived. `code` is the service's own, empty where none answered."""
+    """A call that AWS refused, or that never arrived.
 
-    def __init__(self, operation: str, code: str, message: str) -> None:
+    `code` is the service's own, empty where none answered; `time` what its clock said then, in seconds since 1970.
+    """
+
+    def __init__(self, operation: str, code: str, message: str, *, region: str = "REGION", time: float | None = None) -> None:
         super().__init__(f"{operation}: {code}, {message}" if code else f"{operation}: {message}")
         self.operation, self.code, self.message = operation, code, message.rstrip(".")
+        self.region, self.time = region, time
 
     @property
     def denied(self) -> bool:
@@ -39,9 +73,35 @@ class Unanswered(Exception):
         return bool(self.code)
 
     @property
+    def clock(self) -> bool:
+        """Whether this machine's clock is what it does not like."""
+        return self.code in _CLOCK_CODES or any(words in self.message for words in _CLOCK_WORDS)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every other call would get the same answer: no service, or none that takes these credentials."""
+        return not self.reached or self.clock or self.code in _EXPIRED | STRANGE
+
+    @property
     def fix(self) -> str:
-        """What would mend the connection or the credentials."""
-        return _LOGIN.get(self.message.partition(":")[0], "check the network and AWS_ENDPOINT_URL")
+        """What would mend it; empty where only the message itself says."""
+        if not self.reached:
+            return _LOGIN.get(self.message.partition(":")[0], "check the network and AWS_ENDPOINT_URL")
+        if self.clock:
+            return "set this machine's clock (chrony, ntpd)"
+        if self.denied:
+            return f"use a role that may call {self.operation}"
+        if self.code in _EXPIRED:
+            return SIGN_IN
+        if self.code in STRANGE:
+            return f"check the credentials, and that the account has {self.region} enabled (aws account list-regions)"
+        return "AWS wants fewer calls: run it again in a minute" if self.code in _THROTTLED else ""
+
+    @property
+    def sentence(self) -> str:
+        """For a command that cannot go on without the answer."""
+        said = str(self).rstrip(".") if self.reached and not self.hopeless else self.message
+        return f"AWS cannot be asked: {said}" + (f"; {self.fix}" if self.fix else "")
 
 
 class Aws:
@@ -53,7 +113,7 @@ class Aws:
         try:
             self._session = session or deployed.session(env)
         except Exception as error:
-            raise _sentence("session", error) from error
+            raise _sentence("session", error, env.region) from error
         self._clients: dict[str, Any] = {}
         # A boto3 session is not made for several threads; its clients are.
         # https://boto3.amazonaws.com/v1/documentation/api/latest/guide/clients.html
@@ -84,7 +144,7 @@ class Aws:
             answer: dict[str, Any] = getattr(self.client(service, in_region), operation)(**arguments)
             return answer
         except Exception as error:
-            raise _sentence(f"{service}:{operation}", error) from error
+            raise _sentence(f"{service}:{operation}", error, in_region or self.environment.region) from error
 
     def pages(self, service: str, operation: str, key: str, /, **arguments: Any) -> Iterator[Any]:
         """The members of `key` on every page. Raises Unanswered."""
@@ -96,16 +156,26 @@ class Aws:
             else:
                 yield from getattr(client, operation)(**arguments).get(key, ())
         except Exception as error:
-            raise _sentence(f"{service}:{operation}", error) from error
+            raise _sentence(f"{service}:{operation}", error, self.environment.region) from error
 
 
-def _sentence(operation: str, error: Exception) -> Exception:
+def _sentence(operation: str, error: Exception, region: str) -> Exception:
     """Unanswered for what botocore raises; anything else is a defect and comes back as it is."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     if isinstance(error, ClientError):
         detail = error.response.get("Error", {})
-        return Unanswered(operation, str(detail.get("Code", "error")), " ".join(str(detail.get("Message", "")).split()))
+        message = " ".join(str(detail.get("Message", "")).split())
+        date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        return Unanswered(operation, str(detail.get("Code", "error")), message, region=region, time=seconds_of(date))
     if isinstance(error, BotoCoreError):
-        return Unanswered(operation, "", f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Unanswered(operation, "", f"{type(error).__name__}: {' '.join(str(error).split())}", region=region)
     return error
+
+
+def seconds_of(date: str | None) -> float | None:
+    """The time that a service wrote into its answer, in seconds since 1970; None where it wrote none that can be read."""
+    try:
+        return parsedate_to_datetime(date).timestamp() if date else None
+    except ValueError:
+        return None

@@ -142,17 +142,22 @@ def price_list(env: Environment, client: Any, *, today: datetime | None = None) 
 def _products(client: Any, service: str, attributes: Mapping[str, str]) -> list[tuple[str, float]]:
     """(component, USD an hour) of every on-demand price that the attributes match."""
     filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in attributes.items()]
-    answer = client.get_products(ServiceCode=service, Filters=filters, FormatVersion="aws_v1")
-    found = []
-    for text in answer.get("PriceList", ()):
-        product = json.loads(text) if isinstance(text, str) else text
-        component = str(product.get("product", {}).get("attributes", {}).get("component", ""))
-        for term in product.get("terms", {}).get("OnDemand", {}).values():
-            for dimension in term.get("priceDimensions", {}).values():
-                usd = float(dimension.get("pricePerUnit", {}).get("USD", "nan"))
-                if usd > 0 and str(dimension.get("unit", "")).lower() in ("hrs", "hours"):
-                    found.append((component, usd))
-    return found
+    found, more = [], dict[str, str]()
+    while True:
+        answer = client.get_products(ServiceCode=service, Filters=filters, FormatVersion="aws_v1", **more)
+        found += [price for text in answer.get("PriceList", ()) for price in _hourly(json.loads(text) if isinstance(text, str) else text)]
+        if not answer.get("NextToken"):
+            return found
+        more = {"NextToken": answer["NextToken"]}
+
+
+def _hourly(product: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    component = str(product.get("product", {}).get("attributes", {}).get("component", ""))
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term.get("priceDimensions", {}).values():
+            usd = float(dimension.get("pricePerUnit", {}).get("USD", "nan"))
+            if usd > 0 and str(dimension.get("unit", "")).lower() in ("hrs", "hours"):
+                yield component, usd
 
 
 def _of_component(products: Sequence[tuple[str, float]]) -> float | None:

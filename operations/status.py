@@ -71,8 +71,8 @@ def overview(env: Environment, *, aws: Aws, kubectl: Kubectl, runs: Callable[[],
     try:
         stacks = _stacks(env, aws)
     except Unanswered as error:
-        if not error.reached:
-            raise Unreachable(f"AWS cannot be asked: {error.message}; {error.fix}") from None
+        if error.hopeless:
+            raise Unreachable(error.sentence) from None
         stacks = Part(unknown=str(error))
     if not stacks.unknown and not stacks.data:
         return Overview({"stacks": stacks})
@@ -127,7 +127,11 @@ def _groups(env: Environment, aws: Aws, seen: _Kubernetes, now: Callable[[], flo
     described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster)
     nodes = list(aws.pages("sagemaker", "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster))
     # Sorted by time here, since the call has no promise about it.
-    events = sorted(aws.pages("sagemaker", "list_cluster_events", "Events", ClusterName=cluster), key=lambda e: str(e.get("EventTime", "")))
+    events, unsaid = _perhaps(
+        lambda: sorted(
+            aws.pages("sagemaker", "list_cluster_events", "Events", ClusterName=cluster), key=lambda e: str(e.get("EventTime", ""))
+        )
+    )
     try:
         ready, sick = _kubernetes_nodes(seen.nodes_and_events)
         unseen = ""
@@ -148,7 +152,16 @@ def _groups(env: Environment, aws: Aws, seen: _Kubernetes, now: Callable[[], flo
         lines.append(_group_line(group))
         if group["current"] < group["target"] or group["unhealthy"]:
             lines += [f"  {event['time']} {event['description']}" for event in group["events"]]
+    lines += [f"  events are not known: {unsaid}"] if unsaid else []
     return Part([*lines, _spend_line(spend)], {"status": described["ClusterStatus"], "groups": groups, "spend": spend})
+
+
+def _perhaps(ask: Callable[[], list[Any]]) -> tuple[list[Any], str]:
+    """What is asked for, or nothing and why it is not known: the rest of a part is shown without it."""
+    try:
+        return ask(), ""
+    except Unanswered as error:
+        return [], str(error).rstrip(".")
 
 
 def _group_line(group: Json) -> str:
@@ -244,7 +257,11 @@ def _addons(env: Environment, aws: Aws) -> Part:
     cluster = names.eks_cluster(env)
     known = list(aws.pages("eks", "list_addons", "addons", clusterName=cluster))
     with ThreadPoolExecutor(4) as pool:
-        described = list(pool.map(lambda name: aws.call("eks", "describe_addon", clusterName=cluster, addonName=name)["addon"], known))
+        answers = list(pool.map(lambda name: _perhaps(lambda: [_addon(aws, cluster, name)]), known))
+    described = [
+        found[0] if found else {"addonName": name, "status": "not known", "health": {"issues": [{"code": "unanswered", "message": unsaid}]}}
+        for name, (found, unsaid) in zip(known, answers, strict=True)
+    ]
     addons = [
         {"name": a["addonName"], "version": a.get("addonVersion", ""), "status": a.get("status", ""),
          "issues": [f"{i.get('code')}: {i.get('message')}" for i in a.get("health", {}).get("issues", ())]}
@@ -252,8 +269,15 @@ def _addons(env: Environment, aws: Aws) -> Part:
     ]  # fmt: skip
     wrong = [a for a in addons if a["status"] != "ACTIVE" or a["issues"]]
     lines = [f"add-ons       {len(addons)}: " + ("all active" if not wrong else f"{len(wrong)} not well")]
-    lines += [f"  {a['name']} {a['version']} is {a['status']}" + "".join(f"; {issue}" for issue in a["issues"]) for a in wrong]
+    lines += [
+        f"  {' '.join(filter(None, (a['name'], a['version'])))} is {a['status']}" + "".join(f"; {issue}" for issue in a["issues"])
+        for a in wrong
+    ]
     return Part(lines, addons)
+
+
+def _addon(aws: Aws, cluster: str, name: str) -> Any:
+    return aws.call("eks", "describe_addon", clusterName=cluster, addonName=name)["addon"]
 
 
 def _ray(env: Environment, seen: _Kubernetes) -> Part:
@@ -316,11 +340,15 @@ def _used_percent(env: Environment, aws: Aws, identifier: str, capacity: int, no
             pass
     # https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html: bytes that are free, summed over the storage targets.
     end = datetime.fromtimestamp(now, UTC)
-    answer = aws.call(
-        "cloudwatch", "get_metric_statistics", Namespace="AWS/FSx", MetricName="FreeDataStorageCapacity", Statistics=["Sum"], Period=60,
-        Dimensions=[{"Name": "FileSystemId", "Value": identifier}], StartTime=end - timedelta(minutes=15), EndTime=end,
+    points, unsaid = _perhaps(
+        lambda: aws.call(
+            "cloudwatch", "get_metric_statistics", Namespace="AWS/FSx", MetricName="FreeDataStorageCapacity", Statistics=["Sum"], Period=60,
+            Dimensions=[{"Name": "FileSystemId", "Value": identifier}], StartTime=end - timedelta(minutes=15), EndTime=end,
+        ).get("Datapoints", [])
     )  # fmt: skip
-    points = sorted(answer.get("Datapoints", ()), key=lambda point: str(point["Timestamp"]))
+    points.sort(key=lambda point: str(point["Timestamp"]))
+    if unsaid:
+        return None, unsaid
     if not points:
         return None, "FSx has written no metric in the last 15 minutes"
     free = float(points[-1]["Sum"])

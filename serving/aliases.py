@@ -41,13 +41,22 @@ class Move(BaseModel):
     undone: str | None = None
 
 
+def _named_release(value: Any) -> Any:
+    """'' for none; what no release can be called would be looked for in other places of the bucket."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and value and names.RELEASE.fullmatch(value) is None:
+        raise ValueError("this is no name of a release")
+    return value
+
+
 class Alias(BaseModel):
     """One alias as it was read. `share` (canary only) is the share of requests, 0 to 1; the history's last entry is how it stands."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str = Field(alias="alias")
-    release: Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+    release: Annotated[str, BeforeValidator(_named_release)]
     share: float | None = Field(default=None, ge=0, le=1)
     history: tuple[Move, ...] = ()
     etag: str = Field(default="", exclude=True)
@@ -84,15 +93,8 @@ def move(
 
     Raises Refused where there is no such alias or release, or the share is none; nothing is changed then.
     """
-    check_name(name)
-    releases.check_name(release)
-    if name == CANARY:
-        share = DEFAULT_SHARE if share is None else share
-        if not 0 <= share <= 1:
-            raise Refused(Problem("share", str(share), "this is the share of requests that the canary gets", "use 0 to 1, e.g. 0.1"))
-    elif share is not None:
-        raise Refused(Problem("share", str(share), f"only {CANARY} has a share; {name} gets the rest", "leave it out"))
-    _check_release(store, release)
+    share = check_share(name, share)
+    check_release(store, release)
 
     def change(before: Alias | None) -> Alias | None:
         if before is not None and (before.release, before.share) == (release, share):
@@ -106,8 +108,20 @@ def move(
             _write(store, name, lambda now: _changed(name, now, before.release, share=before.share, reason="undone: retired", by=by), sleep)
         else:
             remove(store, name, reason=f"undone: {release} was retired", by=by, sleep=sleep)
-        _check_release(store, release)
+        check_release(store, release)
     return after
+
+
+def check_share(name: str, share: float | None) -> float | None:
+    """The share that an alias gets. Raises Refused where there is no such alias, or it has no share, or that is none."""
+    check_name(name)
+    if name == CANARY:
+        share = DEFAULT_SHARE if share is None else share
+        if not 0 <= share <= 1:
+            raise Refused(Problem("share", str(share), "this is the share of requests that the canary gets", "use 0 to 1, e.g. 0.1"))
+    elif share is not None:
+        raise Refused(Problem("share", str(share), f"only {CANARY} has a share; {name} gets the rest", "leave it out"))
+    return share
 
 
 def remove(
@@ -134,21 +148,13 @@ def rollback(
 
     Raises Refused where there is nothing to go back to, or it was retired; nothing is changed then.
     """
-    check_name(name)
-    first = read(store, name)
-    if first is None:
-        raise Refused(Problem(f"alias {name}", "", "it names no release, so there is nothing to leave", "promote one first"))
+    first = _named_now(store, name)
     left = leaving or first.release
 
     def change(before: Alias | None) -> Alias | None:
-        if before is None or before.release != left:
+        target = _target(store, before, left)
+        if before is None or target is None:
             return None
-        if (target := before.previous) is None:
-            rule = "there is no earlier release in its history"
-            raise Refused(Problem(f"alias {name}", before.release, rule, "promote another one, or hyperpod-rl alias NAME RELEASE"))
-        if not releases.exists(store, target):
-            rule = f"the release before, {target}, was retired"
-            raise Refused(Problem(f"alias {name}", before.release, rule, f"name one that is there: hyperpod-rl alias {name} RELEASE"))
         said = reason or f"rollback from {left}"
         return _changed(name, before, target, share=before.share, reason=said, by=by, undone=left)
 
@@ -157,6 +163,33 @@ def rollback(
         remove(store, CANARY, reason=reason or f"rollback from {left}", by=by, sleep=sleep)
     _, after = _write(store, name, change, sleep)
     return after
+
+
+def rollback_target(store: Store, *, name: str = CURRENT, leaving: str | None = None) -> str | None:
+    """Where `rollback` would lead; None where it would change nothing. Raises Refused as it does."""
+    first = _named_now(store, name)
+    return _target(store, first, leaving or first.release)
+
+
+def _named_now(store: Store, name: str) -> Alias:
+    found = read(store, name)
+    if found is None:
+        raise Refused(Problem(f"alias {name}", "", "it names no release, so there is nothing to leave", "promote one first"))
+    return found
+
+
+def _target(store: Store, before: Alias | None, left: str) -> str | None:
+    """The release before the one that is left; None where the alias names another than that."""
+    if before is None or before.release != left:
+        return None
+    field = f"alias {before.name}"
+    if (target := before.previous) is None:
+        rule = "there is no earlier release in its history"
+        raise Refused(Problem(field, left, rule, "promote another one, or hyperpod-rl alias NAME RELEASE"))
+    if not releases.exists(store, target):
+        rule = f"the release before, {target}, was retired"
+        raise Refused(Problem(field, left, rule, f"name one that is there: hyperpod-rl alias {before.name} RELEASE"))
+    return target
 
 
 def retire(store: Store, release: str) -> bool:
@@ -206,8 +239,11 @@ def _read(store: Store, name: str) -> Alias | None:
     if found is None:
         return None
     try:
-        return Alias.model_validate({**json.loads(found[0]), "etag": found[1]})
-    except (ValueError, ValidationError, TypeError):
+        made = Alias.model_validate({**json.loads(found[0]), "etag": found[1]})
+        if made.name != name:
+            raise ValueError(f"this is {made.name}")
+        return made
+    except (ValueError, ValidationError, TypeError, RecursionError):
         raise Failed(f"s3://{store.bucket}/{key} is no alias; move it away, then set the alias again") from None
 
 
@@ -244,9 +280,11 @@ def _write(
     raise Unreachable(f"alias {name} is being changed by others all the time; try again")
 
 
-def _check_release(store: Store, release: str) -> None:
+def check_release(store: Store, release: str) -> None:
+    """Raises Refused where there is no such release."""
+    releases.check_name(release)
     if not releases.exists(store, release):
-        known = [found.name for found in releases.list_releases(store)[:5]]
+        known = [found.name for found in releases.list_releases(store, unreadable=lambda said: None)[:5]]
         fix = f"the newest are {', '.join(known)}" if known else "promote one first"
         raise Refused(Problem("release", release, "there is no such release", fix))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import os
 import shlex
 import signal
@@ -11,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,10 +92,11 @@ def served(
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy reaches a port of this machine
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise Failed(f"the server of serving.gate.server ended with code {process.returncode}: {_last(log)} ({log})")
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:  # noqa: S310 - a port of ours
+        with contextlib.suppress(OSError, http.client.HTTPException), opener.open(f"{url}/v1/models", timeout=5) as answer:
             if answer.status == 200:
                 return
         time.sleep(_POLL_SECONDS)

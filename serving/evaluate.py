@@ -126,7 +126,12 @@ async def play(
             answer = await client.chat(
                 messages, temperature=wanted.temperature, max_tokens=wanted.max_tokens, user=f"evaluation-{seed}"
             )  # fmt: skip
-        except TooLong:
+        except TooLong as refused:
+            if len(messages) == 1:
+                # Else a model that takes no pictures would be told to solve nothing, as if it had played.
+                rule = f"{client.endpoint.shown} does not take even the first prompt of a maze ({refused})"
+                fix = "serve it with room for a picture a turn (vLLM: --limit-mm-per-prompt, --max-model-len)"
+                raise Refused(Problem("--model", client.endpoint.model, rule, fix)) from None
             reason = "context"
             break
         if answer.release:

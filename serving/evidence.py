@@ -52,7 +52,7 @@ def gather(
     if missing and evaluates:
         for each, result in _evaluated(env, record, export, missing, folder=folder, asked=asked, bar=bar, note=note):
             found[each] = of_result(result, each.who, each.maze_set)
-    return [each for each in (*found.values(), _of_current(env, current, note)) if each is not None]
+    return [each for each in (*found.values(), _of_current(env, record, current, note)) if each is not None]
 
 
 SETS: Final[tuple[MazeSet, ...]] = ("held-out", "fresh")
@@ -94,7 +94,13 @@ def _turns(record: Record) -> int | None:
     return turns if isinstance(turns, int) else None
 
 
-def _of_current(env: Environment, current: Release | None, note: Note) -> Evidence | None:
+def _other_mazes(one: Record, other: Record) -> bool:
+    """Whether two runs are known to have been evaluated on different files: the same seeds then need not be the same mazes."""
+    files = [{each.sha256 for each in record.datasets if each.purpose == "evaluation" and each.sha256} for record in (one, other)]
+    return bool(files[0] and files[1]) and files[0] != files[1]
+
+
+def _of_current(env: Environment, judged: Record, current: Release | None, note: Note) -> Evidence | None:
     """What is known of the current release on the held-out mazes: from its own run, if that is on this file system."""
     if current is None:
         return None
@@ -103,7 +109,8 @@ def _of_current(env: Environment, current: Release | None, note: Note) -> Eviden
     if folder is None or record is None:
         note(f"the run of the current release {current.name}, {current.run_id}, is not on this file system")
         return None
-    if (told := of_dump(env, record, current.step, "current release")) is not None:
+    told = of_dump(env, record, current.step, "current release")
+    if told is not None and not told.by_row and not _other_mazes(judged, record):
         return told
     for result in results.of_run(folder):
         if (result.run_id, result.step, result.maze_set) == (current.run_id, current.step, "held-out") and _usable(env, record, result):

@@ -66,6 +66,7 @@ class AdapterConfig(BaseModel):
     base_model_name_or_path: str | None = None
     peft_type: str | None = None
     rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
     use_dora: bool | None = None
     bias: str | None = None
     modules_to_save: list[str] | None = None
@@ -155,7 +156,7 @@ def is_stand_in(folder: Path) -> bool:
         try:
             if STAND_IN in json.loads((folder / name).read_bytes()):
                 return True
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             continue
     return False
 
@@ -195,6 +196,11 @@ def _settings(env: Environment, record: Record, config: AdapterConfig, field: st
         yield Problem(f"{told} r", str(highest), f"the endpoint holds adapters of rank 1 to {served} (max_lora_rank)", fix)
     if config.peft_type != "LORA":
         yield Problem(f"{told} peft_type", str(config.peft_type), "the endpoint serves LoRA adapters only", "train with LoRA")
+    for setting, usual in (("rank_pattern", config.r), ("alpha_pattern", config.lora_alpha)):
+        others = {name: value for name, value in (getattr(config, setting) or {}).items() if value != usual}
+        if others:
+            rule = "vLLM scales every module by lora_alpha / r, so another policy than the trained one would answer"
+            yield Problem(f"{told} {setting}", str(others), rule, "train every module with one rank and one alpha")
     for setting, harmless in (("use_dora", (None, False)), ("bias", (None, "none")), ("modules_to_save", (None, []))):
         if (value := getattr(config, setting)) not in harmless:
             yield Problem(f"{told} {setting}", str(value), "vLLM does not serve this kind of adapter", "train without it")
@@ -210,7 +216,11 @@ def _base(env: Environment, record: Record, config: AdapterConfig, field: str) -
         )
     served = (training.base_model_repository, training.base_model_subfolder, training.base_model_revision)
     trained = (record.model.repository, record.model.subfolder, record.model.revision)
-    if record.model.path and trained != served:
+    if not record.model.path:
+        rule = f"the run's record does not say what it was trained on, and the endpoint serves {_named(served)}"
+        fix = f"hyperpod-rl report {record.run_id}, where the Ray cluster still knows the run, writes it down"
+        yield Problem(f"{field} base model", "", rule, fix)
+    elif trained != served:
         yield Problem(
             f"{field} base model", "@".join((trained[0] or trained[1], trained[2])),
             f"it was trained on {_named(trained)}, and the endpoint serves {_named(served)}",
@@ -240,7 +250,7 @@ def _commit(env: Environment) -> str | None:
     try:
         found = json.loads((here / WHOLE).read_bytes()) if here is not None else {}
         commit = found.get("commit") if isinstance(found, dict) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return commit if isinstance(commit, str) else None
 

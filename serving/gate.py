@@ -42,6 +42,8 @@ class Evidence:
     format_rate: float | None
     oracle_bound: float | None
     pass_at_1: float | None = None
+    by_row: bool = False
+    """The mazes are known by their place in the dump, not by seed: comparable within one run only."""
 
     def measured(self) -> Measured:
         """As the verdict tells it."""
@@ -50,6 +52,7 @@ class Evidence:
         return Measured(
             who=self.who, maze_set=self.maze_set, source=self.source, solved=solved, mazes=mazes, rate=solved / mazes if mazes else 0.0,
             low=low, high=high, oracle_bound=self.oracle_bound, format_rate=self.format_rate, skyrl_pass_at_1=self.pass_at_1,
+            max_turns=self.max_turns,
         )  # fmt: skip
 
 
@@ -83,9 +86,10 @@ def of_result(result: Result, who: Who, maze_set: MazeSet) -> Evidence:
 
 
 def of_dump(env: Environment, record: Record, step: int, who: Who) -> Evidence | None:
-    """A step's eval dump, as it is in the record, as evidence on the held-out mazes; None if the record does not have it.
+    """A step's eval dump, as it is in the record, as evidence on the held-out mazes; None if it cannot be paired maze by maze.
 
-    Raises Refused where the dump holds a maze several times.
+    That is where the record does not have it, where it holds a maze several times (`generator.eval_n_samples_per_prompt`: samples
+    of one maze are no further mazes, and would count as such), or where it names the seeds of some mazes only.
     """
     told = next((each for each in record.evaluations if each.step == step), None)
     if told is None or told.source != "eval dump" or not told.results:
@@ -95,13 +99,13 @@ def of_dump(env: Environment, record: Record, step: int, who: Who) -> Evidence |
     bound = told.oracle_bound
     if bound is None and (stated := environment_bound(env, turns)) is not None:
         bound = stated.rate
+    unnamed = sum(maze.seed is None for maze in told.results)
     solved = {maze.seed if maze.seed is not None else maze.row: maze.solved for maze in told.results}
-    if len(solved) != len(told.results):
-        rule = f"the eval dump of step {told.step} holds {len(told.results)} rows of {len(solved)} mazes"
-        raise Refused(Problem("generator.eval_n_samples_per_prompt", "", rule, "evaluate each maze once"))
+    if len(solved) != len(told.results) or unnamed not in (0, len(told.results)):
+        return None
     return Evidence(
         who, "held-out", "eval dump", solved, turns if isinstance(turns, int) else None,
-        sum(forms) / len(forms) if forms else None, bound, told.skyrl_pass_at_1,
+        sum(forms) / len(forms) if forms else None, bound, told.skyrl_pass_at_1, by_row=unnamed > 0,
     )  # fmt: skip
 
 
@@ -141,7 +145,8 @@ def _baseline_rules(env: Environment, known: Known, comparisons: list[Comparison
     candidate, baseline = known.get(("candidate", maze_set)), known.get(("baseline", maze_set))
     if candidate is None or baseline is None:
         missing = "the candidate" if candidate is None else "the base model (step 0)"
-        yield Rule(name=name, passed=False, said=f"{missing} was not evaluated maze by maze (trainer.dump_eval_results, or evaluate)")
+        how = "trainer.dump_eval_results with one sample a maze, or hyperpod-rl evaluate"
+        yield Rule(name=name, passed=False, said=f"{missing} was not evaluated maze by maze ({how})")
         return
     compared, why = _compared(candidate, baseline, "baseline", maze_set)
     if compared is None:
@@ -228,6 +233,8 @@ def _compared(
     """The comparison, or None and why there is none."""
     if None not in (candidate.max_turns, other.max_turns) and candidate.max_turns != other.max_turns:
         return None, f"the {against} played with {other.max_turns} turns, the candidate with {candidate.max_turns}"
+    if candidate.by_row != other.by_row:
+        return None, f"the {against} and the candidate cannot be paired: only one of them names the seeds of its mazes"
     try:
         found: Paired = paired(other.solved, candidate.solved)
     except ValueError as error:

@@ -99,7 +99,7 @@ class AliasObjects:
             found = self._s3().get_object(
                 Bucket=self._bucket, Key=f"{self._prefix}/{name}.json", **({"IfNoneMatch": etag} if etag else {})
             )  # fmt: skip
-            known, etag = read_alias(found["Body"].read()), str(found["ETag"])
+            known, etag = self._understood(name, found["Body"].read(), known), str(found["ETag"])
         except Exception as error:
             said = _said(error)
             if said & {"404", "NoSuchKey"}:
@@ -111,6 +111,16 @@ class AliasObjects:
                 raise
         self._last[name] = (etag, known)
         return known
+
+    def _understood(self, name: str, body: bytes, known: Alias | None) -> Alias | None:
+        """The alias in an object. Of one that is garbled, what was known before stays, and no canary is no reason to fail `current`."""
+        try:
+            return read_alias(body)
+        except (ValueError, RecursionError) as error:
+            if known is None and name != CANARY:
+                raise
+            _LOG.warning("the alias %s cannot be read, so what was read before stays: %s", name, error)
+            return known
 
     def _s3(self) -> Any:
         if self._client is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from config.problems import Problem, Refused, Unreachable, without_password
+from training.deployed import is_loopback
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,11 +44,21 @@ class Endpoint:
     timeout_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        split = urlsplit(self.url)
-        if split.scheme not in ("http", "https") or not split.hostname:
-            raise Refused(Problem("--endpoint", self.url, "this is no URL of an endpoint", "for example http://127.0.0.1:8000"))
-        if split.query or split.fragment:
-            raise Refused(Problem("--endpoint", self.url, "an endpoint's URL has no ? and no #", "for example http://127.0.0.1:8000/v1"))
+        found = []
+        try:
+            split = urlsplit(self.url)
+            sound = split.scheme in ("http", "https") and bool(split.hostname) and (split.port is None or split.port > 0)
+        except ValueError:  # brackets that do not close, a port that is none
+            sound = False
+        if not sound or not self.url.isprintable() or " " in self.url:
+            found.append(Problem("--endpoint", self.url, "this is no URL of an endpoint", "for example http://127.0.0.1:8000"))
+        elif split.query or split.fragment:
+            found.append(Problem("--endpoint", self.url, "an endpoint's URL has no ? and no #", "for example http://127.0.0.1:8000/v1"))
+        if not self.model.strip() or not self.model.isprintable():
+            rule = "a model's name is text, and not empty"
+            found.append(Problem("--model", self.model, rule, "name it as the endpoint's /v1/models does"))
+        if found:
+            raise Refused(found)
 
     @property
     def base(self) -> str:
@@ -82,8 +93,11 @@ class Client:
 
     async def models(self) -> list[str]:
         """Ids that the endpoint lists. Raises Unreachable, Refused."""
-        found = await self._asked("GET", "models", None)
-        return [str(item.get("id")) for item in found[0].get("data", []) if isinstance(item, dict)]
+        found, _, _ = await self._asked("GET", "models", None)
+        listed = found.get("data", [])
+        if not isinstance(listed, list):
+            raise Unreachable(f"{self.endpoint.shown} answered something that is no list of models: {str(found)[:200]}")
+        return [str(item.get("id")) for item in listed if isinstance(item, dict)]
 
     async def chat(self, messages: Sequence[Message], *, temperature: float, max_tokens: int, user: str) -> Answer:
         """One answer. Raises TooLong, Refused where the endpoint refuses for good, Unreachable where it does not answer."""
@@ -92,11 +106,11 @@ class Client:
         }  # fmt: skip
         found, headers, seconds = await self._asked("POST", "chat/completions", body)
         try:
-            text = found["choices"][0]["message"]["content"] or ""
+            text = _text(found["choices"][0]["message"]["content"])
         except (KeyError, IndexError, TypeError):
             raise Unreachable(f"{self.endpoint.shown} answered something that is no chat completion: {str(found)[:200]}") from None
         self.seconds.append(seconds)
-        return Answer(str(text), seconds, headers.get(RELEASE_HEADER))
+        return Answer(text, seconds, headers.get(RELEASE_HEADER))
 
     async def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, str], float]:
         import aiohttp
@@ -128,7 +142,7 @@ class Client:
 
         try:
             found = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise Unreachable(f"{self.endpoint.shown} is no OpenAI endpoint: {response.url.path} answers {raw[:80]!r}")
@@ -155,16 +169,27 @@ class connected:
     async def __aenter__(self) -> Client:
         import aiohttp
 
-        key = os.environ.get(self.endpoint.key_variable, "")
+        key = os.environ.get(self.endpoint.key_variable, "").strip()  # a file's last line break comes along easily
+        if any(ord(character) < 32 or ord(character) == 127 for character in key):
+            rule = "it holds control characters, which no HTTP header carries"
+            raise Refused(Problem(f"${self.endpoint.key_variable}", "", rule, "set it to one API key"))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.connections), headers=headers, trust_env=True,
+            connector=aiohttp.TCPConnector(limit=self.connections), headers=headers,
+            trust_env=not is_loopback(self.endpoint.url),  # a proxy does not reach this machine's own ports
             timeout=aiohttp.ClientTimeout(total=self.endpoint.timeout_seconds, sock_connect=10),
         )  # fmt: skip
         return Client(self.endpoint, self.session)
 
     async def __aexit__(self, *error: object) -> None:
         await self.session.close()
+
+
+def _text(content: object) -> str:
+    """What was said: a text, or the texts among several parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return str(content or "")
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -181,6 +206,6 @@ def _message(raw: bytes) -> str:
         found = json.loads(raw)
         error = found.get("error", found)
         said = error.get("message", error) if isinstance(error, dict) else error
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         said = raw.decode("utf-8", "replace")
     return " ".join(str(said).split())[:200].rstrip(".") or "no reason given"

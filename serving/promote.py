@@ -108,6 +108,7 @@ def _summary(verdict: Verdict | None, export: Export) -> releases.Verdict | None
         passed=verdict.passed, at=verdict.at, digest=hashlib.sha256(verdict.model_dump_json().encode()).hexdigest(),
         reasons=verdict.reasons, baseline_rate=rates.get("baseline"), candidate_rate=rates.get("candidate"),
         fresh_rate=fresh.rate if fresh is not None else None, p_value=compared.p_better if compared is not None else None,
+        max_turns=judged.max_turns if (judged := verdict.of("candidate")) is not None else None,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -50,6 +50,7 @@ class Verdict(Part):
     candidate_rate: float | None = None
     fresh_rate: float | None = None
     p_value: float | None = None
+    max_turns: int | None = None
 
 
 class Release(Part):
@@ -111,14 +112,22 @@ def read(store: Store, name: str) -> Release | None:
     return _record(store, name)
 
 
-def list_releases(store: Store) -> list[Release]:
-    """Every release, the newest first. A folder without `release.json` was not published by this product and is left out."""
+def list_releases(store: Store, *, unreadable: Callable[[str], None] | None = None) -> list[Release]:
+    """Every release, the newest first. A folder without `release.json` was not published by this product and is left out.
+
+    A record that is none is told to `unreadable`, so that one of them does not hide the others; without it Failed is raised.
+    """
     keys = set(store.list(names.ADAPTER_PREFIX))
     found = []
     for key in sorted(keys):
         folder, _, file = key.removeprefix(names.ADAPTER_PREFIX).rpartition("/")
         if file == names.ADAPTER_CONFIG and names.RELEASE.fullmatch(folder) and names.release_key(folder, names.RELEASE_RECORD) in keys:
-            found.append(_record(store, folder))
+            try:
+                found.append(_record(store, folder))
+            except Failed as failed:
+                if unreadable is None:
+                    raise
+                unreadable(str(failed))
     return sorted(found, key=lambda release: (release.published_at, release.name), reverse=True)
 
 
@@ -133,6 +142,10 @@ def _record(store: Store, name: str) -> Release:
 def parsed(text: bytes, *, where: str) -> Release:
     """The record in a text. Raises Failed, naming where it came from."""
     try:
-        return Release.model_validate_json(text)
+        found = Release.model_validate_json(text)
     except ValidationError as error:
-        raise Failed(f"{where} is no record of a release ({error.error_count()} errors in it)") from None
+        fix = "hyperpod-rl retire removes the release, and its export can be promoted again"
+        raise Failed(f"{where} is no record of a release ({error.error_count()} errors in it); {fix}") from None
+    if found.format > FORMAT:
+        raise Failed(f"{where} was written by a newer hyperpod-rl (format {found.format}, and this one reads {FORMAT}); update this one")
+    return found

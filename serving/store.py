@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -22,13 +24,20 @@ MIB: Final = 1 << 20
 PART_BYTES: Final = 16 * MIB
 WORKERS: Final = 8
 LARGEST_PARTS: Final = 10_000  # of one upload; S3 takes no more
-_CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+BUSY_TRIES: Final = 12
+_CONFLICTS: Final = ("PreconditionFailed", "412")
+_BUSY: Final = ("ConditionalRequestConflict", "409")
 _MISSING: Final = ("NoSuchKey", "NotFound", "404")
 _WRITES: Final = ("PutObject", "CompleteMultipartUpload")
+Written = TypeVar("Written")
 
 
 class Conflict(Exception):
     """A conditional write was refused: the object is there already, or is not the one that was read."""
+
+
+class Busy(Conflict):
+    """Another conditional write of this object was under way, and whether the condition holds was not decided: to be tried again."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class Store:
 
     client: Any
     bucket: str
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and its etag; None if it is not there."""
@@ -82,11 +92,24 @@ class Store:
         Raises:
             Conflict: the condition does not hold.
         """
-        with _speaking(self.bucket):
-            done = self.client.put_object(
-                Bucket=self.bucket, Key=key, Body=body, **_conditions(if_match, if_absent), **_with(metadata)
-            )  # fmt: skip
-            return str(done["ETag"])
+
+        def write() -> str:
+            with _speaking(self.bucket):
+                done = self.client.put_object(
+                    Bucket=self.bucket, Key=key, Body=body, **_conditions(if_match, if_absent), **_with(metadata)
+                )  # fmt: skip
+                return str(done["ETag"])
+
+        return self._decided(write)
+
+    def _decided(self, write: Callable[[], Written]) -> Written:
+        """Write again for as long as S3 answers 409: "On a 409 failure you should retry the upload" (PutObject's reference)."""
+        for number in range(BUSY_TRIES - 1):
+            try:
+                return write()
+            except Busy:
+                self.sleep(random.uniform(0.1, 0.3) * min(number + 1, 10))  # noqa: S311 - spreads writers, guards nothing
+        return write()
 
     def upload(
         self,
@@ -111,11 +134,23 @@ class Store:
             self.put(key, content, if_absent=if_absent, metadata=metadata)
             progress(size)
             return
+
+        def write() -> None:
+            self._in_parts(key, path, if_absent=if_absent, metadata=metadata, progress=progress, confirm=confirm)
+
+        self._decided(write)
+
+    def _in_parts(
+        self, key: str, path: Path, *, if_absent: bool, metadata: Mapping[str, str] | None, progress: Callable[[int], None],
+        confirm: Callable[[], None],
+    ) -> None:  # fmt: skip
+        if if_absent and self.head(key) is not None:
+            raise Conflict("PreconditionFailed")  # before a gigabyte is sent that would be refused at its end
         with _speaking(self.bucket):
             upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=key, **_with(metadata))["UploadId"]
             where = {"Bucket": self.bucket, "Key": key, "UploadId": upload}
             try:
-                parts = self._parts(where, path, size, progress)
+                parts = self._parts(where, path, path.stat().st_size, progress)
                 confirm()
                 self.client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts}, **_conditions(None, if_absent))
             except BaseException:
@@ -207,6 +242,6 @@ def _speaking(bucket: str) -> Iterator[None]:
             yield
         except Exception as error:
             # A conditional write over an object that is gone answers NoSuchKey.
-            if _code(error) in (*_CONFLICTS, *_MISSING) and getattr(error, "operation_name", "") in _WRITES:
-                raise Conflict(_code(error)) from None
+            if getattr(error, "operation_name", "") in _WRITES and (code := _code(error)) in (*_CONFLICTS, *_BUSY, *_MISSING):
+                raise (Busy if code in _BUSY else Conflict)(code) from None
             raise

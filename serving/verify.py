@@ -17,7 +17,7 @@ from config import names
 from config.problems import Problem, Refused
 from serving import aliases, evaluate, releases
 from serving.evaluate import Plan, Progress
-from serving.openai_client import Client, Endpoint, connected
+from serving.openai_client import Client, Endpoint, TooLong, connected
 from serving.releases import Release
 from serving.store import Store
 from serving.tasks import Message, Task
@@ -100,18 +100,27 @@ def verify(
 
     async def look() -> None:
         async with connected(direct, connections=wanted.concurrency) as client:
-            for check in (_listed(client, base, release), _applied(client, base, release, task, wanted)):
-                checks.append(await check)
-                note(checks[-1].line())
+            looks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
+                ("listed", lambda: _listed(client, base, release)),
+                (APPLIED, lambda: _applied(client, base, release, task, wanted)),
+            ]
             if alias:
-                checks.append(await _answering(client, base, release, alias, task, wanted))
+                looks.append((f"alias {alias}", lambda: _answering(client, base, release, alias, task, wanted)))
+            for name, one in looks:
+                try:
+                    checks.append(await one())
+                except TooLong as refused:
+                    said = f"it does not take a maze of {_TURNS} turns ({refused}): serve it with room for a picture a turn"
+                    checks.append(Check(name, False, said))
+                except Refused as refused:
+                    checks.append(Check(name, False, str(refused)))
                 note(checks[-1].line())
 
     asyncio.run(look())
     result: Result | None = None
     try:
         result = evaluate.run(direct, wanted, task, progress=progress)
-        checks.append(_as_judged(result, record))
+        checks.append(_as_judged(result, record, wanted))
     except Refused as refused:
         checks.append(Check("solve rate", False, f"it could not be played: {refused}"))
     note(checks[-1].line())
@@ -152,12 +161,9 @@ async def _applied(client: Client, base: str, release: str, task: Task, wanted: 
     """Base model and adapter differ on fixed prompts, beyond what the base model differs from itself."""
     name = APPLIED
     prompts = _prompts(task)
-    try:
-        first = await _answers(client, base, prompts, wanted)
-        adapted = await _answers(client, f"{base}:{release}", prompts, wanted)
-        again = await _answers(client, base, prompts, wanted)
-    except Refused as refused:
-        return Check(name, False, str(refused))
+    first = await _answers(client, base, prompts, wanted)
+    adapted = await _answers(client, f"{base}:{release}", prompts, wanted)
+    again = await _answers(client, base, prompts, wanted)
     steady = [index for index in range(len(prompts)) if first[index] == again[index]]
     different = sum(first[index] != adapted[index] for index in steady)
     said = f"on {different} of {len(steady)} prompts the adapter answers otherwise than the base model at temperature 0"
@@ -173,13 +179,10 @@ async def _answering(client: Client, base: str, release: str, alias: str, task: 
     name = f"alias {alias}"
     asking = Client(replace(client.endpoint, model=f"{base}:{alias}"), client.session, client.sleep)
     prompts = _prompts(task)[:8]
-    try:
-        found = [
-            (await asking.chat(prompt, temperature=0.0, max_tokens=wanted.max_tokens, user=f"verify-{number}")).release
-            for number, prompt in enumerate(prompts)
-        ]
-    except Refused as refused:
-        return Check(name, False, str(refused))
+    found = [
+        (await asking.chat(prompt, temperature=0.0, max_tokens=wanted.max_tokens, user=f"verify-{number}")).release
+        for number, prompt in enumerate(prompts)
+    ]
     if None in found:
         return Check(name, False, "the endpoint does not say which release answers: its ingress is not this product's")
     others = sorted({str(each) for each in found} - {release})
@@ -188,11 +191,15 @@ async def _answering(client: Client, base: str, release: str, alias: str, task: 
     return Check(name, True, f"{release} answers" + (f", and {' and '.join(others)} some of the time" if others else ""))
 
 
-def _as_judged(result: Result, record: Release | None) -> Check:
-    """The served solve rate lies within the interval of the gate's."""
-    name, rate = "solve rate", record.gate.candidate_rate if record is not None and record.gate is not None else None
-    if rate is None:
+def _as_judged(result: Result, record: Release | None, wanted: Plan) -> Check:
+    """The served solve rate lies within the interval of the gate's, where both played with the same number of turns."""
+    name, gate = "solve rate", record.gate if record is not None else None
+    rate = gate.candidate_rate if gate is not None else None
+    if gate is None or rate is None:
         return Check(name, None, f"{result.sentence()}; the release carries no verdict of the gate to compare with")
+    if gate.max_turns not in (None, wanted.max_turns):
+        said = f"{result.sentence()} with {wanted.max_turns} turns; the gate saw {rate:.3f} with {gate.max_turns}"
+        return Check(name, None, f"{said}: --max-turns {gate.max_turns} compares them")
     low, high = wilson(round(rate * len(result.mazes)), len(result.mazes))
     said = f"{result.sentence()}; the gate saw {rate:.3f} [{low:.3f}, {high:.3f}]"
     return Check(name, low <= result.rate <= high, said)

@@ -84,7 +84,7 @@ def _file_system(stack: EnvironmentStack, topic: sns.CfnTopic | None) -> None:
 
 
 def _budget(stack: EnvironmentStack, usd: int, email: str | None) -> None:
-    """The month's cost of what carries the environment's tag."""
+    """The month's cost of what carries the environment's tag in its region: the name may be an environment's elsewhere, too."""
     subscribers: Any = [{"subscriptionType": "EMAIL", "address": email}]
     told: Any = [
         {
@@ -102,11 +102,11 @@ def _budget(stack: EnvironmentStack, usd: int, email: str | None) -> None:
         stack,
         "Budget",
         budget={
-            "budgetName": f"{names.PREFIX}-{stack.settings.name}",
+            "budgetName": names.budget(stack.settings),
             "budgetType": "COST",
             "timeUnit": "MONTHLY",
             "budgetLimit": {"amount": usd, "unit": "USD"},
-            "costFilters": {"TagKeyValue": [f"user:hyperpod-rl-environment${stack.settings.name}"]},
+            "costFilters": {"TagKeyValue": [f"user:hyperpod-rl-environment${stack.settings.name}"], "Region": [stack.region]},
         },
         notifications_with_subscribers=told if email else None,
     )

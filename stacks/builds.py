@@ -17,9 +17,11 @@ from aws_cdk import custom_resources as cr
 from constructs import Construct
 
 from config import images, names
+from stacks.allow import Allow
 from stacks.charts import Chart, mirrored, registry
 from stacks.functions import function, log_group, resource
-from stacks.roles import Allow, role
+from stacks.handlers import mirror
+from stacks.roles import role
 from stacks.stack import EnvironmentStack, Settings
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
@@ -76,7 +78,8 @@ class ChartMirror(Construct):
             stack,
             "Charts",
             description="Mirrors Helm charts into ECR",
-            minutes=20,
+            # Less than its function waits: a build that outlived it would be in the way of the next deploy's.
+            minutes=mirror.PATIENCE_SECONDS // 60 - 1,
             compute="BUILD_GENERAL1_SMALL",
             allow=[Allow(_PUSH, [repository.attr_arn for repository in repositories])],
             source={"type": "NO_SOURCE", "buildSpec": json.dumps(buildspec(stack.settings, charts), sort_keys=True)},

@@ -8,15 +8,17 @@ from typing import Any
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_fsx as fsx
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import custom_resources as cr
 from constructs import Construct
 
 from config import names
+from stacks.allow import Allow
 from stacks.builds import ImageBuild
 from stacks.functions import function, resource
-from stacks.roles import Allow, bucket_arn
+from stacks.roles import bucket_arn
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 
@@ -46,8 +48,39 @@ class Data(EnvironmentStack):
         if self.settings.storage.encryption == "aws":
             return None
         key = kms.Key(self, "Key", description=f"Data of {self.stack_name}", enable_key_rotation=True, removal_policy=self._keep)
+        if self.settings.storage.file_system.export_to_s3:
+            self._exported_under(key)
         self.publish(Shared.STORAGE_KEY, key.key_arn)
         return key
+
+    def _exported_under(self, key: kms.Key) -> None:
+        """FSx writes to the bucket as a service-linked role of its own, which no policy of ours reaches: the key itself must let it.
+
+        The role's name holds the file system's id, which does not exist before its key does, so it is known by its session's name.
+        https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
+        """
+        bucket = bucket_arn(self, names.artifact_bucket(self.settings))
+        key.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="ExportOfTheFileSystem",
+                principals=[iam.AnyPrincipal()],
+                actions=[
+                    "kms:Decrypt",
+                    "kms:DescribeKey",
+                    "kms:Encrypt",
+                    "kms:GenerateDataKey",
+                    "kms:GenerateDataKeyWithoutPlaintext",
+                    "kms:ReEncryptFrom",
+                    "kms:ReEncryptTo",
+                ],
+                resources=["*"],
+                conditions={
+                    "StringEquals": {"kms:CallerAccount": self.account, "kms:ViaService": f"s3.{self.region}.amazonaws.com"},
+                    # With a bucket key the context is the bucket, else the object.
+                    "StringLike": {"aws:userid": "*:FSx", "kms:EncryptionContext:aws:s3:arn": [bucket, f"{bucket}/*"]},
+                },
+            )
+        )
 
     def _bucket(self, key: kms.Key | None) -> s3.Bucket:
         rules = [
@@ -176,6 +209,11 @@ class Data(EnvironmentStack):
                 why="a backup has no id before it is made",
             ),
             Allow(["fsx:DescribeBackups"], ["*"], why="FSx knows no resource for this action"),
+            Allow(
+                ["cloudformation:DescribeStacks"],
+                [f"arn:{self.partition}:cloudformation:{self.region}:{self.account}:stack/{self.stack_name}/*"],
+                why="a stack's ARN ends in an id that CloudFormation chooses",
+            ),
         ]
         begin = function(
             self, "BeginBackup", handler="final_backup.on_event", description="Begins the last backup of the file system", allow=allow

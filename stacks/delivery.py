@@ -12,7 +12,8 @@ from aws_cdk import aws_iam as iam
 
 from config import names
 from config.network import Delivery
-from stacks.roles import Allow, role
+from stacks.allow import Allow
+from stacks.roles import role
 from stacks.stack import EnvironmentStack
 
 ISSUER = "token.actions.githubusercontent.com"
@@ -63,10 +64,10 @@ def roles(stack: EnvironmentStack, wanted: Delivery) -> None:
         ],
     )
     for made, kind in ((plan, "plan"), (deploy, "deploy")):
-        # Fixed: the workflows make the ARN out of the account and the environment.
+        # Fixed: the workflows make the ARN out of the account, the environment and the region.
         resource = made.node.default_child
         assert isinstance(resource, iam.CfnRole)
-        resource.role_name = f"{names.PREFIX}-{stack.settings.name}-{kind}"
+        resource.role_name = names.delivery_role(stack.settings, kind)
         resource.max_session_duration = 3 * 3600 if kind == "deploy" else 3600
 
 

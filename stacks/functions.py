@@ -12,7 +12,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from stacks.roles import Allow, role
+from stacks.allow import Allow
+from stacks.roles import role
 from stacks.stack import EnvironmentStack, Shared, cluster_subnets
 
 STACKS = Path(__file__).resolve().parent

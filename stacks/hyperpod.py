@@ -15,10 +15,11 @@ from constructs import Construct
 from config import names
 from config.compute import InstanceGroup
 from stacks import charts
+from stacks.allow import Allow
 from stacks.functions import function, resource
 from stacks.kubernetes import chart, existing_cluster
 from stacks.nodes_ready import waiter
-from stacks.roles import Allow, bucket_arn, cluster_arn, role
+from stacks.roles import bucket_arn, cluster_arn, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 SCRIPT = Path(__file__).resolve().parent / "lifecycle" / "on_create.sh"

@@ -17,8 +17,9 @@ from constructs import Construct
 
 from config import names
 from config.network import CLOSED_ENDPOINTS
+from stacks.allow import Allow
 from stacks.functions import log_group
-from stacks.roles import Allow, role
+from stacks.roles import role
 from stacks.security_groups import SecurityGroups
 from stacks.stack import EnvironmentStack, Settings, Shared
 

@@ -7,9 +7,10 @@ from aws_cdk import custom_resources as cr
 from constructs import Construct
 
 from config import names
+from stacks.allow import Allow
 from stacks.functions import function, resource
 from stacks.kubernetes import access
-from stacks.roles import Allow, cluster_arn
+from stacks.roles import cluster_arn
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 # CloudFormation ends a custom resource at one hour; the handler's own end comes before, since it says why.

@@ -15,10 +15,11 @@ from constructs import Construct
 
 from config import names
 from stacks.alarms import alarms
+from stacks.allow import Allow
 from stacks.dashboards import documents
 from stacks.functions import function, resource
 from stacks.kubernetes import addon
-from stacks.roles import Allow, pod_principal, role
+from stacks.roles import pod_principal, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 

@@ -9,9 +9,10 @@ from config import names
 from config.placeholders import PLACEHOLDERS, fill
 from k8s import manifests
 from stacks import charts
+from stacks.allow import Allow
 from stacks.functions import function, resource
 from stacks.kubernetes import access, addon, chart, existing_cluster, manifest
-from stacks.roles import Allow, bucket_arn, cluster_arn, pod_principal, role
+from stacks.roles import bucket_arn, cluster_arn, pod_principal, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 DRAIN_GROUP = "hyperpod-rl:drain"
@@ -42,13 +43,17 @@ class Platform(EnvironmentStack):
         layers = self._objects(cluster, after=(*identities, storage_driver))
         last: list[Construct] = [*addons, *identities, kuberay, *layers]
         # Serving certificates come from cert-manager.
-        last += self._ways_in(cluster, certificates=addons[1])
+        last += self._ways_in(cluster, certificates=addons[1], namespaces=layers[0])
         self._drain(cluster, last)
 
-    def _ways_in(self, cluster: eks.ICluster, *, certificates: Construct) -> list[Construct]:
-        """What stands between people and Ray, as far as the environment has it."""
+    def _ways_in(self, cluster: eks.ICluster, *, certificates: Construct, namespaces: Construct) -> list[Construct]:
+        """What stands between people and Ray, as far as the environment has it.
+
+        It comes after the namespaces and so goes before them: while an API that the endpoint operator serves does not answer, Kubernetes
+        finishes no namespace ("NamespaceDeletionDiscoveryFailure"), and their deletion would hang.
+        """
         settings, made = self.settings, list[Construct]()
-        key, before = None, [certificates]
+        key, before = None, [certificates, namespaces]
         if charts.wants_load_balancers(settings):
             # Few environments have it: not in every synthesis.
             from stacks import remote_access
@@ -59,7 +64,7 @@ class Platform(EnvironmentStack):
                 made += remote_access.domain_access(self, domain, controller=controller, certificates=certificates)
                 key, identity = remote_access.signing(self)
                 made.append(identity)
-            before = [certificates, *made]
+            before += made
         if charts.wants_endpoint_operator(settings):
             made.append(self._endpoint_operator(cluster, key=key, after=before))
         return made
@@ -68,9 +73,10 @@ class Platform(EnvironmentStack):
         """Roles of the workloads, tied to their service accounts before a pod of theirs exists: credentials come at admission."""
         settings = self.settings
         bucket = names.artifact_bucket(settings)
-        key = []
+        key, key_to_write = [], []
         if settings.storage.encryption == "kms":
             key = [Allow(["kms:Decrypt", "kms:GenerateDataKey"], [self.read(Shared.STORAGE_KEY)])]
+            key_to_write = [Allow(["kms:GenerateDataKey"], [self.read(Shared.STORAGE_KEY)])]
         training = [
             Allow(
                 ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"],
@@ -92,9 +98,15 @@ class Platform(EnvironmentStack):
             # Without a prefix: to a role that may list below one only, S3 answers 403 for a missing object, not 404.
             Allow(["s3:ListBucket"], [bucket_arn(self, bucket)]),
         ]
+        groups = f"arn:{self.partition}:logs:{self.region}:{self.account}:log-group:{names.hang_log_groups(settings)}*"
+        supervisor = [
+            Allow(["s3:PutObject"], [bucket_arn(self, bucket, f"{names.RUNS_PREFIX}*/record.json")], why="the record of every run"),
+            Allow(["logs:FilterLogEvents"], [groups], why="the group ends with the HyperPod cluster's id, which AWS chooses"),
+        ]
         return [
             self._identity("Training", settings.ray_cluster.namespace, names.TRAINING_SERVICE_ACCOUNT, [*training, *key]),
             self._identity("Serving", settings.serving.namespace, names.SERVING_SERVICE_ACCOUNT, [*serving, *key]),
+            self._identity("Supervisor", settings.ray_cluster.namespace, names.SUPERVISOR_SERVICE_ACCOUNT, [*supervisor, *key_to_write]),
             self._identity("Releases", settings.ray_cluster.namespace, names.RELEASE_SERVICE_ACCOUNT, [*releases, *key]),
         ]
 

@@ -17,8 +17,9 @@ from constructs import Construct
 from config import names
 from config.platform import Domain
 from stacks import charts
+from stacks.allow import Allow
 from stacks.kubernetes import addon, chart
-from stacks.roles import Allow, cluster_arn, pod_principal, role
+from stacks.roles import cluster_arn, pod_principal, role
 from stacks.stack import EnvironmentStack, Shared
 
 SPACES = "amazon-sagemaker-spaces"
@@ -198,6 +199,8 @@ def _load_balancer_rights(stack: EnvironmentStack) -> list[Allow]:
                 "ec2:DescribeSubnets",
                 "ec2:DescribeTags",
                 "ec2:DescribeVpcs",
+                "ec2:GetSecurityGroupsForVpc",
+                "elasticloadbalancing:DescribeCapacityReservation",
                 "elasticloadbalancing:DescribeListenerAttributes",
                 "elasticloadbalancing:DescribeListenerCertificates",
                 "elasticloadbalancing:DescribeListeners",
@@ -213,6 +216,15 @@ def _load_balancer_rights(stack: EnvironmentStack) -> list[Allow]:
             ],
             ["*"],
             why="these actions know no resource",
+        ),
+        # An account that never had a load balancer has no such role yet.
+        Allow(
+            ["iam:CreateServiceLinkedRole"],
+            [
+                f"arn:{stack.partition}:iam::{stack.account}:role/aws-service-role/"
+                "elasticloadbalancing.amazonaws.com/AWSServiceRoleForElasticLoadBalancing"
+            ],
+            conditions={"StringEquals": {"iam:AWSServiceName": "elasticloadbalancing.amazonaws.com"}},
         ),
         Allow(["acm:DescribeCertificate"], [f"arn:{stack.partition}:acm:{account}:certificate/*"], why="it looks for the host's one"),
         Allow(

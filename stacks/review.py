@@ -21,7 +21,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_stepfunctions as stepfunctions
 from constructs import IConstruct
 
-from stacks.roles import MANAGED, Allow
+from stacks.allow import Allow
+from stacks.roles import MANAGED
 from stacks.stack import EnvironmentStack
 
 PACK = "AwsSolutions"

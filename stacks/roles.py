@@ -7,13 +7,12 @@ resource beside it; inline policies leave no such gap.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from aws_cdk import aws_iam as iam
 
 from config import names
+from stacks.allow import Allow
 from stacks.stack import EnvironmentStack
 
 # AWS's managed policies that our roles carry, and why; a role asks for no other (ValueError).
@@ -32,20 +31,6 @@ MANAGED: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Allow:
-    """One Allow statement. `why` says why a wildcard is there: without it, one is refused (ValueError)."""
-
-    actions: Sequence[str]
-    resources: Sequence[str]
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    why: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.why and any("*" in text for text in (*self.actions, *self.resources)):
-            raise ValueError(f"say why {', '.join(self.actions)} on {', '.join(self.resources)} needs a wildcard")
-
-
 def role(
     scope: EnvironmentStack,
     construct_id: str,
@@ -59,7 +44,7 @@ def role(
     if unknown := set(managed) - set(MANAGED):
         raise ValueError(f"say in MANAGED why a role needs {', '.join(sorted(unknown))}")
     scope.allowed[construct_id] = allow
-    documents = {"own": iam.PolicyDocument(statements=[_statement(entry) for entry in allow])} if allow else None
+    documents = {"own": iam.PolicyDocument(statements=[entry.statement() for entry in allow])} if allow else None
     return iam.Role(
         scope,
         construct_id,
@@ -89,7 +74,3 @@ def cluster_arn(stack: EnvironmentStack) -> str:
 def bucket_arn(stack: EnvironmentStack, bucket: str, path: str = "") -> str:
     """ARN of a bucket, or of what lies below a path in it."""
     return f"arn:{stack.partition}:s3:::{bucket}" + (f"/{path}" if path else "")
-
-
-def _statement(entry: Allow) -> iam.PolicyStatement:
-    return iam.PolicyStatement(actions=list(entry.actions), resources=list(entry.resources), conditions=dict(entry.conditions) or None)

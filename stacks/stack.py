@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from aws_cdk import CfnParameter, Environment, Stack
 from aws_cdk.aws_ssm import CfnParameter as SsmParameter
 from constructs import Construct
 
 from config import environment, names
-
-if TYPE_CHECKING:
-    from stacks.roles import Allow
+from stacks.allow import Allow
 
 # CDK's app and its tests hand the environment around as `settings`: `env` is CDK's own word for account and region.
 Settings = environment.Environment

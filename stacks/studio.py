@@ -7,8 +7,9 @@ from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
 from config import names
+from stacks.allow import Allow
 from stacks.kubernetes import access
-from stacks.roles import Allow, cluster_arn, role
+from stacks.roles import cluster_arn, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 POLICIES = ("AmazonSagemakerHyperpodTrainingPolicy", "AmazonSagemakerHyperpodInferencePolicy")

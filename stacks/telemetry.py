@@ -8,8 +8,9 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from config import names
+from stacks.allow import Allow
 from stacks.functions import log_group
-from stacks.roles import Allow, role
+from stacks.roles import role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 AUTHENTICATION = {"identity-center": "AWS_SSO", "saml": "SAML"}

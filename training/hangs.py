@@ -7,6 +7,7 @@ toolkit's log monitoring); where there are none, nothing is ever written, and th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ from training import deployed
 STREAMS: Final = "SageMakerHangJobDetectionEvents/"
 WORD: Final = "HANG_DETECTED"
 EVERY_SECONDS: Final = 60.0
+# A week of training outlives a network that is away for a minute.
+AFTER_FAILURE_SECONDS: Final = 600.0
 # A log line reaches CloudWatch some time after what it tells of.
 LATE_SECONDS: Final = 120.0
 
 
 @dataclass
 class Hangs:
-    """Asks CloudWatch now and then. `told` says once that it cannot be asked; supervising goes on without it."""
+    """Asks CloudWatch now and then. `told` says once that it cannot be asked; supervising goes on, and it is asked again later."""
 
     environment: Environment
     told: Callable[[str], None] = lambda _: None
@@ -36,26 +39,27 @@ class Hangs:
     _client: Any = None
     _group: str = ""
     _asked: float = float("-inf")
-    _off: bool = False
+    _failed: bool = False
 
     def __call__(self, since: float) -> str | None:
         """The newest event after `since` (seconds since the epoch), on one line; None if there is none, or if it is too early to ask."""
-        if self._off or self.now() - self._asked < EVERY_SECONDS:
+        if self.now() - self._asked < (AFTER_FAILURE_SECONDS if self._failed else EVERY_SECONDS):
             return None
         self._asked = self.now()
         try:
             with deployed.reaching("CloudWatch Logs"):
-                return self._newest(since)
+                found = self._newest(since)
         except (Unreachable, Refused) as error:
-            self._off = True
-            self.told(f"HyperPod's hang detection is not asked: {error}")
+            if not self._failed:
+                self.told(f"HyperPod's hang detection cannot be asked: {error}")
+            self._failed = True
             return None
+        self._failed = False
+        return found
 
     def _newest(self, since: float) -> str | None:
         if self._client is None:
-            found = deployed.lookup(self.environment, self.aws)
-            cluster = found[Parameter.HYPERPOD_ARN].rpartition("/")[2]
-            self._group = f"/aws/sagemaker/Clusters/{names.hyperpod_cluster(self.environment)}/{cluster}"
+            self._group = os.environ.get(names.HANG_LOG_GROUP_VARIABLE) or log_group(self.environment, self.aws)
             self._client = deployed.client(self.environment, "logs", self.aws)
         try:
             pages = self._client.get_paginator("filter_log_events").paginate(
@@ -68,6 +72,16 @@ class Hangs:
         return " ".join(str(newest["message"]).split())[:300] if newest is not None else None
 
 
+def log_group(env: Environment, aws: Any = None) -> str:
+    """The HyperPod cluster's log group. Raises Refused or Unreachable where nobody can tell it."""
+    return names.hang_log_groups(env) + deployed.lookup(env, aws)[Parameter.HYPERPOD_ARN].rpartition("/")[2]
+
+
+def there(env: Environment) -> bool:
+    """Whether there is a HyperPod to ask: not for the local cloud, nor for an environment without an account."""
+    return not env.local and env.account != DOCUMENTATION_ACCOUNT
+
+
 def watcher(env: Environment, told: Callable[[str], None]) -> Callable[[float], str | None] | None:
-    """What the supervisor asks; None where there is no HyperPod to ask: the local cloud, an environment without an account."""
-    return None if env.local or env.account == DOCUMENTATION_ACCOUNT else Hangs(env, told)
+    """What the supervisor asks; None where there is no HyperPod to ask."""
+    return Hangs(env, told) if there(env) else None

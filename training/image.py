@@ -119,6 +119,25 @@ def find(env: Environment, aws: Any, *, digest: str | None = None) -> Image | No
     )
 
 
+def missing(env: Environment, aws: Any = None, *, environment_name: str = "") -> Problem | None:
+    """What `cluster up` refuses: ECR has not the image that the environment names, so every pod would wait for it for ever.
+
+    None where it is there, and in the local cloud, whose pods pull nothing. Raises Unreachable where ECR does not say (no
+    credentials, no permission to look), Refused for credentials of another account.
+    """
+    if env.local:
+        return None
+    digest = env.image.digest
+    if find(env, aws or deployed.session(env), digest=digest) is not None:
+        return None
+    build = f"hyperpod-rl --env {environment_name or env.name} image build"
+    if digest is not None:
+        rule = f"ECR has no image of this digest in the repository {names.image_repository(env)}"
+        return Problem("image.digest", digest, rule, f"take image.digest out and run `{build}`, which pins the new one")
+    rule = f"ECR has no image of this tag in the repository {names.image_repository(env)}"
+    return Problem("image.tag", env.image.tag, rule, f"run `{build}` first")
+
+
 def build(
     env: Environment,
     aws: Any,

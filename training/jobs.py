@@ -132,7 +132,7 @@ def submit(connection: Connection, specification: Specification, *, after: int =
 def submitter() -> str:
     """Who submits, for the record: $HYPERPOD_RL_SUBMITTER, the person behind a GitHub workflow, else `user@host`."""
     if told := os.environ.get("HYPERPOD_RL_SUBMITTER") or os.environ.get("GITHUB_ACTOR"):
-        return told[:200]
+        return told.encode("utf-8", "replace").decode()[:200]  # an environment variable may hold bytes that are no text
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):  # a container whose user has no name

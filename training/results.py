@@ -127,6 +127,10 @@ def read(path: Path) -> Result:
 
 def write(path: Path, result: Result) -> None:
     """Put the file there, whole or not at all. Raises OSError."""
+    if path.exists() and not path.is_file():
+        path.write_text(result.text(), encoding="utf-8")  # a device or a pipe, such as /dev/stdout: nothing may take its place
+        return
+    path = path.resolve()  # the file behind a link, not the link
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from config import names
 from config.digest import value_digest
@@ -93,6 +93,19 @@ class Job:
     metadata: Mapping[str, str]
 
 
+# Linux takes no longer word of a command line (MAX_ARG_STRLEN, 32 pages), and Ray hands the entrypoint to a shell as one.
+LONGEST_ENTRYPOINT: Final = 128 * 1024 - 4096
+
+
+def _short_enough(specification: Specification) -> Specification:
+    """The same. Raises Refused for an entrypoint that no node could start."""
+    if (size := len(specification.entrypoint.encode())) > LONGEST_ENTRYPOINT:
+        longest = max(specification.overrides, key=lambda key: len(str(specification.overrides[key])))
+        rule = f"the command would have {size} bytes, and Linux starts none of more than {LONGEST_ENTRYPOINT}"
+        raise Refused(Problem(longest, f"{str(specification.overrides[longest])[:40]}...", rule, "write shorter values"))
+    return specification
+
+
 def default_run_id(env: Environment, now: datetime | None = None) -> str:
     """`<adapter>-<UTC date>-<time>`: made without asking the cluster, and printed."""
     moment = (now or datetime.now(UTC)).astimezone(UTC)
@@ -130,11 +143,11 @@ def specify(
         )
     if found:
         raise Refused(found)
-    return Specification(
+    return _short_enough(Specification(
         run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=variables,
         entrypoint=entrypoint.command(env, run_id=run_id, folder=folder, overrides=skyrl.render(values), first=first),
         code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root, origin=origin,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _other(
@@ -149,14 +162,14 @@ def _other(
     if found:
         raise Refused(found)
     start = framework.command(env, folder, values)
-    return Specification(
+    return _short_enough(Specification(
         run_id=run_id, environment=env.name, image=names.image_uri(env), overrides=values, variables=_variables(env),
         entrypoint=entrypoint.command(
             env, run_id=run_id, folder=folder, overrides=start.resumed if start.resumed is not None else start.words,
             first=start.words if start.resumed is not None else None, marker=start.marker,
         ),
         code=code or current_code(), config=value_digest(env.model_dump(mode="json")), folder=folder.root,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def own_checks(env: Environment, values: Mapping[str, Value]) -> Sequence[Problem]:

@@ -29,6 +29,11 @@ class Finding:
     problem: Problem
 
 
+def _reaches(length: object, longest: int) -> bool:
+    """Whether a context length, which SkyRL hands to vLLM as it is, is a number that holds the longest conversation."""
+    return isinstance(length, int) and not isinstance(length, bool) and length >= longest
+
+
 def problems(values: Mapping[str, Value], *, world_gpus: int | None = None, environment: Collection[str] | None = None) -> list[Problem]:
     """Everything that is wrong with a configuration, SkyRL's defaults filled in.
 
@@ -127,7 +132,7 @@ _LENGTHS: Final = (
     Rule(  # own
         "context-holds-conversation",
         f"{ENGINE}engine_init_kwargs.max_model_len",
-        lambda s: isinstance(length := s[f"{ENGINE}engine_init_kwargs.max_model_len"], int) and length < s.longest,
+        lambda s: (length := s[f"{ENGINE}engine_init_kwargs.max_model_len"]) is not None and not _reaches(length, s.longest),
         "a conversation can reach {s.longest} tokens (max_input_length + max_generate_length)",
         "raise it to {s.longest} or more",
     ),

@@ -15,12 +15,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from config.problems import Failed, Refused, Unreachable
 from training import follow, jobs, record
-from training.cluster import Clock, State
+from training.cluster import State
 from training.connection import Connection, Missing
 from training.follow import Beat, Changed, Ended, Seen, StepSeen
 from training.jobs import Attempt
 from training.keeping import Keeper, kept
 from training.run import Specification
+from training.waiting import Clock
 
 LOOK_SECONDS: Final = 10.0
 STOP_TRIES: Final = 3

@@ -1,7 +1,7 @@
 """The supervisor as a Deployment in the cluster, so that closing the laptop does not end a week of training.
 
-It reaches Ray at the head's service and the shared file system, and nothing else: its service account has no token of the API
-server, since how the cluster stands is asked of Ray. The code travels as a ConfigMap, a zip that Python imports from as it is.
+Its manifest is the chart `supervisor` of dist/ (k8s/supervisor.py), in which the run, the options and the code are placeholders;
+they are filled here, and nothing else of it is changed. The code travels as a ConfigMap, a zip that Python imports from as it is.
 """
 
 from __future__ import annotations
@@ -9,121 +9,87 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from config import gpu_rules, names, series
+from config import names
 from config.environment import Environment
 from config.load import ROOT
+from config.placeholders import AT_APPLY, fill, found
+from config.problems import Problem, Refused
+from training.kubernetes import Kubectl, Rejected
 
 Json = dict[str, Any]
-MOUNT: Final = "/opt/hyperpod-rl"
-COMPONENT: Final = "app.kubernetes.io/component"
-USER: Final = 1000  # `ray` of the training image; the shared file system belongs to it
+FOLDER: Final = "supervisor"
+KINDS: Final = ("deployments", "configmaps")
+# Stands for the log group where there is no HyperPod to tell of hangs.
+NO_LOG_GROUP: Final = "none"
 
 
-def name(run_id: str) -> str:
-    """Name of a run's Deployment and of what belongs to it."""
-    return f"supervise-{run_id}"
+def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> tuple[Path, list[Json]]:
+    """The folder and the objects as `python -m k8s` wrote them. Raises Refused if they are missing, broken, or of something else."""
+    from training.manifests import read_objects, rewrite
+
+    folder = root / "dist" / env.name / FOLDER
+    files = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+    if not files:
+        raise Refused(Problem("manifests", str(folder), "there are no manifests of the supervisor", rewrite(environment_name)))
+    objects, problems = read_objects(files)
+    wrong = sorted({name for name in found(objects) if name not in AT_APPLY})
+    rule = ""
+    if [each.get("kind") for each in objects] != ["ConfigMap", "Deployment"]:
+        rule = "they do not hold a ConfigMap and a Deployment, in this order"
+    elif wrong:
+        rule = f"they hold placeholders that nothing fills: {', '.join(wrong)}"
+    elif names.image_uri(env) not in json.dumps(objects):
+        rule = f"they do not use the environment's image {names.image_uri(env)}"
+    if rule and not problems:
+        problems.append(Problem("manifests", str(folder), rule, rewrite(environment_name)))
+    if problems:
+        raise Refused(problems)
+    return folder, objects
 
 
-def objects(env: Environment, run_id: str, *, words: Sequence[str], environment: str, code: bytes, by: str) -> list[Json]:
-    """What is applied, in this order.
+def values(
+    run_id: str, *, options: Mapping[str, str], environment: str, code: bytes, by: str, log_group: str | None
+) -> dict[str, str]:  # fmt: skip
+    """A value for each placeholder of the manifests.
 
     Args:
-        words: options of `supervise` beside run, address and metrics.
+        options: of `supervise`, by their placeholder (ATTEMPTS, HANG_FACTOR, ...).
         environment: text of the environment's file.
         code: the launcher as a zip.
         by: who is named as the submitter of further attempts.
+        log_group: where HyperPod tells of hangs; None where it does not.
     """
-    namespace, own = env.ray_cluster.namespace, name(run_id)
-    labels = {
-        "app.kubernetes.io/managed-by": names.PREFIX, "app.kubernetes.io/instance": own,
-        "app.kubernetes.io/part-of": f"{names.PREFIX}-{env.name}", COMPONENT: "supervisor",
+    digest = hashlib.sha256(code + environment.encode() + json.dumps(dict(options), sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        **options, "RUN_ID": names.check_run_id(run_id), "SUBMITTER": by, "HANG_LOG_GROUP": log_group or NO_LOG_GROUP,
+        "ENVIRONMENT_FILE": environment, "CODE_ZIP": base64.b64encode(code).decode(), "CODE_DIGEST": digest,
     }  # fmt: skip
 
-    def made(api: str, kind: str, title: str, **body: Any) -> Json:
-        return {"apiVersion": api, "kind": kind, "metadata": {"name": title, "namespace": namespace, "labels": labels}, **body}
 
-    chosen = {"app.kubernetes.io/instance": own}
-    head = {"ray.io/cluster": env.ray_cluster.name, "ray.io/node-type": "head"}
-    digest = hashlib.sha256(code + environment.encode() + json.dumps(list(words)).encode()).hexdigest()[:16]
-    return [
-        made("v1", "ServiceAccount", names.SUPERVISOR_SERVICE_ACCOUNT, automountServiceAccountToken=False),
-        made("v1", "ConfigMap", own, binaryData={"code.zip": base64.b64encode(code).decode()}, data={"environment.yaml": environment}),
-        # Policies add up: this opens the head's dashboard to the supervisor and to nobody else.
-        made("networking.k8s.io/v1", "NetworkPolicy", own, spec={
-            "podSelector": {"matchLabels": head}, "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": {"matchLabels": chosen}}],
-                         "ports": [{"port": names.DASHBOARD_PORT, "protocol": "TCP"}]}],
-        }),
-        made("apps/v1", "Deployment", own, spec={
-            "replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": chosen},
-            "template": {
-                "metadata": {"labels": labels, "annotations": {
-                    "hyperpod-rl/code": digest, "prometheus.io/scrape": "true", "prometheus.io/port": str(series.METRICS_PORT),
-                    "prometheus.io/path": series.METRICS_PATH,
-                }},
-                "spec": _pod(env, run_id, words=words, by=by),
-            },
-        }),
-    ]  # fmt: skip
-
-
-def _pod(env: Environment, run_id: str, *, words: Sequence[str], by: str) -> Json:
-    group = next((group for group in env.groups("system") if group.count), env.head)
-    address = f"http://{env.ray_cluster.name}-head-svc.{env.ray_cluster.namespace}.svc:{names.DASHBOARD_PORT}"
-    command = [
-        "python", "-m", "cli.main", "--env", f"{MOUNT}/environment.yaml", "supervise", run_id, "--address", address,
-        "--metrics-port", str(series.METRICS_PORT), "--metrics-address", "0.0.0.0", *words,  # noqa: S104 - inside the pod's network
-    ]  # fmt: skip
-    # A verdict is no reason to be started again; a cluster that did not come back in time is.
-    script = f"{shlex.join(command)}; code=$?; case $code in 0|1|2) exec sleep infinity;; *) exit $code;; esac"
-    variables = {"HOME": "/tmp", "HYPERPOD_RL_SUBMITTER": by, "PYTHONPATH": f"{MOUNT}/code.zip", "AWS_REGION": env.region}  # noqa: S108
-    amounts = {"cpu": "500m", "memory": "2Gi"}
-    tolerations = [
-        {"key": taint.key, "operator": "Equal" if taint.value else "Exists", "effect": taint.effect}
-        | ({"value": taint.value} if taint.value else {})
-        for taint in group.taints
-    ]
-    return {
-        "serviceAccountName": names.SUPERVISOR_SERVICE_ACCOUNT,
-        "automountServiceAccountToken": False,
-        "nodeSelector": {gpu_rules.INSTANCE_GROUP: group.name},
-        "tolerations": tolerations,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "supervisor",
-                "image": names.image_uri(env),
-                "command": ["sh", "-c", script],
-                "workingDir": "/tmp",  # noqa: S108
-                "env": [{"name": key, "value": value} for key, value in sorted(variables.items())],
-                "ports": [{"name": "metrics", "containerPort": series.METRICS_PORT, "protocol": "TCP"}],
-                "resources": {"requests": amounts, "limits": dict(amounts)},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "volumeMounts": [
-                    {"name": "shared", "mountPath": env.storage.file_system.mount_path},
-                    {"name": "code", "mountPath": MOUNT, "readOnly": True},
-                ],
-            }
-        ],
-        "volumes": [
-            {"name": "shared", "persistentVolumeClaim": {"claimName": names.SHARED_CLAIM}},
-            {"name": "code", "configMap": {"name": name(run_id)}},
-        ],
-    }
-
-
-def write(env: Environment, run_id: str, found: Sequence[Json], *, root: Path = ROOT) -> Path:
-    """Put the manifests into dist/<environment>/supervise-<run-id>/, one object a file, and return the folder."""
+def apply(kubectl: Kubectl, objects: list[Json], given: Mapping[str, str]) -> None:
+    """Fill and apply. Raises Refused where the identity is missing or fields belong to another manager, Rejected, Unreachable."""
     import yaml
 
-    folder = root / "dist" / env.name / name(run_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    for index, each in enumerate(found):
-        text = yaml.safe_dump(each, sort_keys=False, width=10_000)
-        (folder / f"{index:02d}-{each['kind'].lower()}.yaml").write_text(text, encoding="utf-8")
-    return folder
+    env = kubectl.environment
+    namespace, account = env.ray_cluster.namespace, names.SUPERVISOR_SERVICE_ACCOUNT
+    with suppress(Rejected):  # whoever trains may not be allowed to look
+        if kubectl.get("serviceaccounts", namespace=namespace, name=account) is None:
+            rule = "the supervisor's identity is not there, and its pod would never start"
+            fix = f"deploy the stack Platform: cdk deploy --all -c env={env.name}"
+            raise Refused(Problem(f"service account {namespace}/{account}", "", rule, fix))
+    with tempfile.TemporaryDirectory() as folder:
+        for index, each in enumerate(fill(objects, given)):
+            (Path(folder) / f"{index:02d}.yaml").write_text(yaml.safe_dump(each, sort_keys=False, width=10_000), encoding="utf-8")
+        kubectl.apply(Path(folder))
+
+
+def remove(kubectl: Kubectl, run_id: str) -> None:
+    """Remove a run's Deployment and what belongs to it; content if there is none. Raises Rejected, Unreachable."""
+    for kind in KINDS:
+        kubectl.delete(kind, namespace=kubectl.environment.ray_cluster.namespace, name=names.supervisor(names.check_run_id(run_id)))

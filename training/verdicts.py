@@ -27,6 +27,7 @@ class Measured(Part):
     oracle_bound: float | None = None
     format_rate: float | None = None
     skyrl_pass_at_1: float | None = None
+    max_turns: int | None = None
 
     @property
     def of_bound(self) -> float | None:

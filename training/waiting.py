@@ -68,10 +68,33 @@ def pod_reason(pod: Mapping[str, Any]) -> str:
         return ""
     if (scheduled := conditions.get("PodScheduled", {})).get("status") == "False":
         return f"not scheduled, {scheduled.get('message') or scheduled.get('reason') or 'no reason given'}"
-    for container in status.get("containerStatuses") or []:
-        if waiting := (container.get("state") or {}).get("waiting"):
-            return f"{waiting.get('reason', 'waiting')}{', ' + waiting['message'] if waiting.get('message') else ''}"
+    # KubeRay puts a container before Ray's into each worker, from the same image: while that one waits, Ray's says PodInitializing only.
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if reason := _container_reason(container):
+            return reason
     return f"{str(status.get('phase') or 'Pending').lower()}, not ready yet"
+
+
+def _container_reason(container: Mapping[str, Any]) -> str:
+    """Why a container does not run, and how it ended before; '' where that is not its own doing."""
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    before = _ending((container.get("lastState") or {}).get("terminated") or {})
+    if ended.get("exitCode"):
+        return _ending(ended)
+    if waiting.get("reason") in (None, "PodInitializing"):
+        return before
+    said = [str(waiting["reason"]), str(waiting.get("message") or ""), f"it {before}" if before else ""]
+    return ", ".join(part for part in said if part)
+
+
+def _ending(terminated: Mapping[str, Any]) -> str:
+    """`ended with exit code 137 (OOMKilled)`, and the last words of the container where it left some."""
+    if "exitCode" not in terminated:
+        return ""
+    reason, words = str(terminated.get("reason") or ""), " ".join(str(terminated.get("message") or "").split())
+    why = "" if reason in ("", "Error", "Completed") else f" ({reason})"
+    return f"ended with exit code {terminated['exitCode']}{why}" + (f": {words[-300:]}" if words else "")
 
 
 def waiting_pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from local.cloud import accounts, faults, iam, inventory, ministack, services
+from local.cloud import accounts, apiserver, faults, iam, inventory, ministack, services
 from local.cloud.services import Request, Response, ServiceError, grafana_http, pod_identity
 from local.cloud.store import Cloud
 
@@ -96,6 +96,8 @@ def _admin(cloud: Cloud, request: Request) -> Response:
         case "GET", "health":
             ready = cloud.clusters is None or cloud.kubernetes_endpoint is not None
             return _json({"status": "ok" if ready else "the Kubernetes endpoint is starting"}, 200 if ready else 503)
+        case "POST", route if route.startswith(apiserver.REVIEWS):
+            return _json(apiserver.token_review(cloud, route.removeprefix(apiserver.REVIEWS), request.body))
         case "GET", "inventory":
             return _json(inventory.inventory(cloud))
         case "GET", "faults":

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.cloud import ACCOUNT, REGION, SECRET, attributes, builds, deleting, eks_clusters, iam, provider, rules, schemas, waits
+from local.cloud import ACCOUNT, REGION, SECRET, apiserver, attributes, builds, deleting, eks_clusters, iam, provider, rules, schemas, waits
 from local.cloud.store import EKS, Cloud, Properties, Resource
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def prepare(*, port: int, state: Path) -> None:
     )
     os.environ.pop("AWS_PROFILE", None)
     os.environ.pop("AWS_SESSION_TOKEN", None)
+    if apiserver.kubeconfig() is not None:
+        apiserver.prepare(temporary)
     import tempfile
 
     tempfile.tempdir = str(temporary)
@@ -246,19 +248,20 @@ def forget_eks_cluster(name: str) -> None:
 
 
 def _install_kubernetes(cloud: Cloud, provisioners: Any) -> None:
-    """CDK's Kubernetes custom resources go to our Kubernetes, unless a real API server is there for CDK's own code."""
+    """CDK's Kubernetes custom resources go to our Kubernetes, unless a real API server is there: then CDK's own code runs."""
     originals = (provisioners._custom_resource_create, provisioners._custom_resource_update, provisioners._custom_resource_delete)
     make, change, remove = originals
 
     def ours(resource_type: str) -> Clusters | None:
-        real = bool(os.environ.get("KUBEBUILDER_ASSETS"))
-        return cloud.clusters if resource_type.startswith(KUBERNETES_TYPES) and not real else None
+        return cloud.clusters if resource_type.startswith(KUBERNETES_TYPES) and apiserver.kubeconfig() is None else None
 
     def create(logical_id: str, properties: Properties, stack: str, resource_type: str = "AWS::CloudFormation::CustomResource") -> Any:
         cloud.faults.act("create", logical_id, resource_type)
         clusters = ours(resource_type)
         if clusters is None:
-            return make(logical_id, properties, stack, resource_type)
+            made = make(logical_id, apiserver.handed_over(cloud, resource_type, properties), stack, resource_type)
+            apiserver.noted(cloud, resource_type, properties)
+            return made
         from local.kubernetes import custom_resources
 
         return custom_resources.create(resource_type, properties, clusters)
@@ -274,6 +277,7 @@ def _install_kubernetes(cloud: Cloud, provisioners: Any) -> None:
         cloud.faults.act("update", logical_id or physical_id, resource_type)
         clusters = ours(resource_type)
         if clusters is None:
+            new = apiserver.handed_over(cloud, resource_type, new)
             return change(physical_id, old, new, stack, logical_id=logical_id, resource_type=resource_type)
         from local.kubernetes import custom_resources
 
@@ -290,6 +294,7 @@ def _install_kubernetes(cloud: Cloud, provisioners: Any) -> None:
         clusters = ours(resource_type)
         if clusters is None:
             remove(physical_id, properties, stack_name=stack_name, logical_id=logical_id, resource_type=resource_type)
+            apiserver.noted(cloud, resource_type, properties, gone=True)
             return
         from local.kubernetes import custom_resources
 

@@ -108,7 +108,7 @@ class Cloud:
 
     def remove_kubeconfig(self, cluster: str) -> None:
         path = self.folder / of_cluster("kubeconfig", cluster) if self.folder is not None else None
-        if path is not None and path.exists() and f"/clusters/{cluster}" in path.read_text():
+        if path is not None and path.exists() and f":cluster/{cluster}\n" in path.read_text():
             path.unlink()
 
     @property

@@ -40,22 +40,25 @@ def failed(why: str, fix: str) -> Finding:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the credentials belong to, and the time that AWS had then (seconds since 1970), as far as it said so."""
+    """Who the credentials belong to."""
 
     account: str
     arn: str
-    time: float | None
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What checks look at. Without `aws` only this machine and the environment file can be looked at."""
+    """What checks look at. Without `aws` only this machine and the environment file can be looked at.
+
+    `answered_at`: the time on AWS's first answer, be it a refusal (seconds since 1970), as far as it said so.
+    """
 
     environment: Environment
     aws: Aws | None = None
     identity: Identity | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], float] = time.time
+    answered_at: float | None = None
 
     @property
     def account(self) -> Aws:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from operations.aws import Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok, warning
 
+# Without them ACM lists RSA certificates of 1024 and 2048 bits alone: https://docs.aws.amazon.com/acm/latest/APIReference/API_Filters.html
+KEY_TYPES = ("RSA_1024", "RSA_2048", "RSA_3072", "RSA_4096", "EC_prime256v1", "EC_secp384r1", "EC_secp521r1")
+
 
 def domain(subject: Subject) -> Iterator[Finding]:
     """The zone exists, is public and holds the name; ACM has an issued certificate for it in the environment's region."""
@@ -33,7 +36,9 @@ def domain(subject: Subject) -> Iterator[Finding]:
         yield ok(f"hosted zone {name}")
     issued = {
         str(alternative)
-        for found in subject.account.pages("acm", "list_certificates", "CertificateSummaryList", CertificateStatuses=["ISSUED"])
+        for found in subject.account.pages(
+            "acm", "list_certificates", "CertificateSummaryList", CertificateStatuses=["ISSUED"], Includes={"keyTypes": list(KEY_TYPES)}
+        )
         for alternative in (found["DomainName"], *found.get("SubjectAlternativeNameSummaries", ()))
     }
     if {wanted.name, f"*.{wanted.name}", f"*.{wanted.name.partition('.')[2]}"} & issued:

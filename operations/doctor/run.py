@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from config.environment import Environment
 from config.problems import Refused
-from operations.aws import Aws, Unanswered
+from operations.aws import STRANGE, Aws, Unanswered, seconds_of
 from operations.doctor import account, addons, capacity, domain, images, machine, nodes, quotas
-from operations.doctor.check import Check, Finding, Identity, Line, Subject
+from operations.doctor.check import Check, Finding, Identity, Line, Subject, failed
 
 AT_ONCE = 12
+# No account can turn this region off.
+ALWAYS_ENABLED = "us-east-1"
 CREDENTIALS = Check("credentials", "credentials, and whether they belong to the environment's account", account.credentials)
 CHECKS: Sequence[Check] = (
     Check("tools", "programs on this machine and their versions", machine.tools, needs_aws=False),
     Check("nodes", "IP addresses and pods per node", nodes.nodes, needs_aws=False),
-    Check("clock", "this machine's clock against AWS's", machine.clock),
+    Check("clock", "this machine's clock against AWS's", machine.clock, needs_aws=False),
     Check("bootstrap", "CDK's toolkit stack", account.bootstrap),
     Check("service-linked-roles", "roles that AWS services make for themselves", account.service_linked_roles),
     Check("quota-instances", "quota of each instance type for cluster usage", quotas.instances),
@@ -80,10 +82,23 @@ def _subject(env: Environment, session: Any, now: Callable[[], float]) -> tuple[
             "failed", f"{problem.field} = {problem.value}: {problem.rule}", problem.fix
         )
     except Unanswered as error:
-        return Subject(env, variables=os.environ, now=now), Finding("failed", f"AWS cannot be asked: {error.message}", error.fix)
+        return Subject(env, variables=os.environ, now=now, answered_at=error.time), _refused(env, session, error)
     date = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
-    clock = parsedate_to_datetime(date).timestamp() if date else None
-    return Subject(env, aws, Identity(str(answer["Account"]), str(answer["Arn"]), clock), os.environ, now), None
+    identity = Identity(str(answer["Account"]), str(answer["Arn"]))
+    return Subject(env, aws, identity, os.environ, now, seconds_of(date)), None
+
+
+def _refused(env: Environment, session: Any, error: Unanswered) -> Finding:
+    """Why nobody answers. A region that is not enabled takes no credentials of the account; another region then does."""
+    if error.code in STRANGE and env.region != ALWAYS_ENABLED:
+        with contextlib.suppress(Unanswered):
+            account = Aws(env, session).call("sts", "get_caller_identity", in_region=ALWAYS_ENABLED)["Account"]
+            return failed(
+                f"AWS cannot be asked in {env.region}: {error.message}; in {ALWAYS_ENABLED} it takes the credentials, "
+                f"so the region is not enabled for account {account}",
+                f"aws account enable-region --region-name {env.region}",
+            )
+    return failed(f"AWS cannot be asked: {error.message}", error.fix)
 
 
 def _look(check: Check, subject: Subject) -> list[Finding]:
@@ -92,5 +107,4 @@ def _look(check: Check, subject: Subject) -> list[Finding]:
     try:
         return list(check.look(subject))
     except Unanswered as error:
-        fix = f"a role that may call {error.operation}" if error.denied else "" if error.reached else error.fix
-        return [Finding("warning", f"not looked at: {error}".rstrip("."), fix, looked=False)]
+        return [Finding("warning", f"not looked at: {error}".rstrip("."), error.fix, looked=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from operations.aws import Aws
 from operations.leaks.leak import Leak, Ours, physical_ids, tags_of
 
 FREE = "free, but it keeps its VPC from being deleted"
+# That its groups outlive the domain and keep a VPC: https://github.com/singlestore-labs/private-llm-aws/issues/9
+STUDIO = "made by SageMaker Studio for the home folders of its domain"
 GUARDDUTY = "made by GuardDuty's runtime monitoring of the account, not by this environment"
 
 
@@ -94,22 +97,48 @@ def _maker(ours: Ours, description: str) -> str | None:
 
 
 def security_groups(aws: Aws, ours: Ours) -> Iterator[Leak]:
-    """Groups of load balancers, of the EKS control plane, of GuardDuty's endpoint. A VPC's default group goes with it."""
-    for item in aws.pages("ec2", "describe_security_groups", "SecurityGroups"):
-        name, tags, here = item["GroupName"], tags_of(item.get("Tags")), item.get("VpcId") in ours.vpcs
+    """Groups of load balancers, of the EKS control plane, of GuardDuty's endpoint, of Studio. A VPC's default group goes with it."""
+    there = list(aws.pages("ec2", "describe_security_groups", "SecurityGroups"))
+    found = {item["GroupId"]: made_by for item in there if (made_by := _owner(ours, item)) and item["GroupName"] != "default"}
+    for item in there:
         identifier = item["GroupId"]
-        made_by = ours.tagged(tags)
-        if made_by is None and here and not ours.foreign(tags):
-            if name == f"GuardDutyManagedSecurityGroup-{item['VpcId']}":
-                made_by = GUARDDUTY
-            elif re.fullmatch(rf"eks-cluster-sg-{re.escape(ours.base)}-\d+", name):
-                made_by = "made by the EKS control plane"
-        if name == "default" or made_by is None:
+        made_by = found.get(identifier)
+        if made_by is None:
             continue
+        # A group that another one's rules name cannot go: such rules go first, of groups that are listed here alone.
+        before = [command for other in there if other["GroupId"] in found for command in _revocations(ours, other, identifier)]
+        stack = {GUARDDUTY: Stack.NETWORK, STUDIO: Stack.STUDIO}.get(made_by, Stack.CLUSTER)
         yield Leak(
-            "security group", identifier, made_by, FREE, (ours.command("ec2", "delete-security-group", "--group-id", identifier),),
-            name=name, alive_with=Stack.NETWORK if made_by == GUARDDUTY else Stack.CLUSTER, ids=physical_ids(identifier),
+            "security group", identifier, made_by, FREE, (*before, ours.command("ec2", "delete-security-group", "--group-id", identifier)),
+            name=item["GroupName"], alive_with=stack, ids=physical_ids(identifier),
         )  # fmt: skip
+
+
+def _owner(ours: Ours, group: Mapping[str, Any]) -> str | None:
+    """Who made a security group: by its tags, else by the names that services give in our own VPC."""
+    tags, name = tags_of(group.get("Tags")), str(group["GroupName"])
+    if made_by := ours.tagged(tags):
+        return made_by
+    if group.get("VpcId") not in ours.vpcs or ours.foreign(tags):
+        return None
+    if name == f"GuardDutyManagedSecurityGroup-{group['VpcId']}":
+        return GUARDDUTY
+    if re.fullmatch(rf"eks-cluster-sg-{re.escape(ours.base)}-\d+", name):
+        return "made by the EKS control plane"
+    return STUDIO if re.fullmatch(r"security-group-for-(in|out)bound-nfs-d-[a-z0-9]+", name) else None
+
+
+def _revocations(ours: Ours, group: Mapping[str, Any], named: str) -> Iterator[str]:
+    """Commands that take the rules out of a group which name another one."""
+    if group["GroupId"] == named:
+        return
+    for key, operation in (("IpPermissions", "revoke-security-group-ingress"), ("IpPermissionsEgress", "revoke-security-group-egress")):
+        for rule in group.get(key, ()):
+            pairs = [{"GroupId": named} for pair in rule.get("UserIdGroupPairs", ()) if pair.get("GroupId") == named]
+            if pairs:
+                ports = {name: rule[name] for name in ("IpProtocol", "FromPort", "ToPort") if name in rule}
+                permissions = json.dumps([{**ports, "UserIdGroupPairs": pairs}])
+                yield ours.command("ec2", operation, "--group-id", group["GroupId"], "--ip-permissions", permissions)
 
 
 def endpoints(aws: Aws, ours: Ours) -> Iterator[Leak]:

@@ -15,11 +15,13 @@ from operations.leaks.leak import Found, Leak, Ours, in_use
 AT_ONCE = 8
 # In the order in which they can be removed: what uses comes before what is used.
 SCANS: Sequence[Callable[[Aws, Ours], Iterator[Leak]]] = (
-    services.stacks, services.studio, services.hyperpod, services.eks, services.functions, services.builds, services.records,
+    services.stacks, services.studio, services.hyperpod, services.eks, services.functions,
+    services.state_machines, services.builds, services.records,
     network.load_balancers, network.classic_balancers, network.target_groups, network.endpoints, network.nat_gateways,
     network.interfaces, storage.efs, storage.file_systems, network.security_groups, network.addresses, network.internet_gateways,
     network.subnets, network.route_tables, network.networks, storage.volumes, storage.snapshots, storage.backups, storage.buckets,
-    storage.repositories, storage.assets, services.grafana, services.prometheus, services.alarms, services.log_groups,
+    storage.repositories, storage.assets, services.grafana, services.prometheus, services.alarms, services.budgets,
+    services.certificates, services.log_groups,
     services.parameters, services.roles, storage.keys,
 )  # fmt: skip
 
@@ -27,7 +29,11 @@ SCANS: Sequence[Callable[[Aws, Ours], Iterator[Leak]]] = (
 def scan(env: Environment, aws: Aws) -> Found:
     """Read-only. Raises Unanswered if AWS does not even say which stacks there are."""
     alive, managed = _stacks(env, aws)
-    ours = Ours(env, network.vpcs(aws, Ours(env)))
+    blind = ""
+    try:
+        ours = Ours(env, network.vpcs(aws, Ours(env)))
+    except Unanswered as error:
+        ours, blind = Ours(env), str(error).rstrip(".")
 
     def look(one: Callable[[Aws, Ours], Iterator[Leak]]) -> tuple[list[Leak], str]:
         seen: list[Leak] = []
@@ -41,7 +47,7 @@ def scan(env: Environment, aws: Aws) -> Found:
         found = list(pool.map(look, SCANS))
     return Found(
         tuple(leak for leaks, _ in found for leak in leaks if not in_use(leak, alive=alive, managed=managed)),
-        tuple(dict.fromkeys(text for _, text in found if text)),
+        tuple(dict.fromkeys(text for text in (blind, *(text for _, text in found)) if text)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from config import names
 from config.names import Stack
 from operations.aws import Aws, Unanswered
+from operations.doctor.domain import KEY_TYPES
 from operations.leaks.leak import Leak, Ours, physical_ids, tags_of
 
 # A stack in one of these takes no update: it has to be deleted.
@@ -55,6 +56,41 @@ def functions(aws: Aws, ours: Ours) -> Iterator[Leak]:
                 "Lambda function", item["FunctionName"], made_by, PENNIES,
                 (ours.command("lambda", "delete-function", "--function-name", item["FunctionName"]),),
                 ids=physical_ids(item["FunctionName"]),
+            )  # fmt: skip
+
+
+def state_machines(aws: Aws, ours: Ours) -> Iterator[Leak]:
+    """State machines that wait for nodes: CloudFormation's name for one tells no stack, so they are known by their tags."""
+    for item in aws.pages("stepfunctions", "list_state_machines", "stateMachines"):
+        arn = item["stateMachineArn"]
+        if made_by := ours.tagged(tags_of(aws.call("stepfunctions", "list_tags_for_resource", resourceArn=arn).get("tags"))):
+            yield Leak(
+                "Step Functions state machine", arn, made_by, PENNIES,
+                (ours.command("stepfunctions", "delete-state-machine", "--state-machine-arn", arn),), name=item["name"],
+                ids=physical_ids(arn, item["name"]),
+            )  # fmt: skip
+
+
+def certificates(aws: Aws, ours: Ours) -> Iterator[Leak]:
+    """Certificates of the domain under which Ray is reached. A listener that still uses one keeps it."""
+    for item in aws.pages("acm", "list_certificates", "CertificateSummaryList", Includes={"keyTypes": list(KEY_TYPES)}):
+        arn = item["CertificateArn"]
+        if made_by := ours.tagged(tags_of(aws.call("acm", "list_tags_for_certificate", CertificateArn=arn).get("Tags"))):
+            yield Leak(
+                "ACM certificate", arn, made_by, "free", (ours.command("acm", "delete-certificate", "--certificate-arn", arn),),
+                name=item.get("DomainName", ""), ids=physical_ids(arn),
+            )  # fmt: skip
+
+
+def budgets(aws: Aws, ours: Ours) -> Iterator[Leak]:
+    """The month's budget, by its name: AWS Budgets has no regions, so the name carries one."""
+    wanted, account = names.budget(ours.environment), ours.environment.account
+    for item in aws.pages("budgets", "describe_budgets", "Budgets", AccountId=account):
+        if item["BudgetName"] == wanted:
+            yield Leak(
+                "budget", wanted, f"named as environment {ours.environment.name} names it", "free for the first two of an account",
+                (ours.command("budgets", "delete-budget", "--account-id", account, "--budget-name", wanted, region=False),),
+                ids=physical_ids(wanted),
             )  # fmt: skip
 
 
@@ -169,10 +205,14 @@ def studio(aws: Aws, ours: Ours) -> Iterator[Leak]:
 
 
 def roles(aws: Aws, ours: Ours) -> Iterator[Leak]:
-    """IAM roles that CloudFormation named. IAM has no regions: the stacks' region tag keeps another region's role off the list."""
+    """IAM roles that CloudFormation named, and the two of GitHub's workflows.
+
+    IAM has no regions: the stacks' region tag keeps another region's role off the list.
+    """
+    delivery = {names.delivery_role(ours.environment, kind) for kind in ("plan", "deploy")}
     for item in aws.pages("iam", "list_roles", "Roles"):
         name = item["RoleName"]
-        made_by = ours.named(name)
+        made_by = "made for GitHub's workflows" if name in delivery else ours.named(name)
         if made_by is None or str(item.get("Path", "/")).startswith("/aws-service-role/"):
             continue
         tags = tags_of(aws.pages("iam", "list_role_tags", "Tags", RoleName=name))

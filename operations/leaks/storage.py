@@ -120,6 +120,7 @@ def repositories(aws: Aws, ours: Ours) -> Iterator[Leak]:
 
 def keys(aws: Aws, ours: Ours) -> Iterator[Leak]:
     """Customer keys that carry the environment's tag. One that waits for its deletion costs nothing."""
+    shut, seen = None, False
     for listed in aws.pages("kms", "list_keys", "Keys"):
         key = listed["KeyId"]
         try:
@@ -127,8 +128,10 @@ def keys(aws: Aws, ours: Ours) -> Iterator[Leak]:
             if described["KeyManager"] != "CUSTOMER" or described["KeyState"] in ("PendingDeletion", "PendingReplicaDeletion"):
                 continue
             tags = tags_of(aws.pages("kms", "list_resource_tags", "Tags", KeyId=key))
+            seen = True
         except Unanswered as error:
             if error.denied:  # a key whose policy shuts us out is not ours
+                shut = error
                 continue
             raise
         if made_by := ours.tagged(tags):
@@ -138,6 +141,8 @@ def keys(aws: Aws, ours: Ours) -> Iterator[Leak]:
                 kept=f"{KEPT}; without it, what it encrypted cannot be read" if _kept(ours) else "",
                 ids=physical_ids(key, described.get("Arn")),
             )  # fmt: skip
+    if shut is not None and not seen:  # a caller who may look at no key at all has not looked
+        raise shut
 
 
 def efs(aws: Aws, ours: Ours) -> Iterator[Leak]:

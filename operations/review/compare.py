@@ -30,7 +30,10 @@ class EffectLine:
 
 @dataclass(frozen=True)
 class Review:
-    """The whole of it. `existed`: the base has this environment, `exists`: the head has it."""
+    """The whole of it. `existed`: the base has this environment, `exists`: the head has it.
+
+    `unseen`: what the account did not say; `failure`: why the two could not be compared at all, empty where they were.
+    """
 
     environment: str
     base: str
@@ -47,6 +50,8 @@ class Review:
     risks: tuple[Risk, ...] = ()
     remarks: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    failure: str = ""
 
     @property
     def changed(self) -> bool:
@@ -63,6 +68,22 @@ class Review:
     def open_risks(self) -> tuple[Risk, ...]:
         """Risks that nobody has accepted: the review fails."""
         return tuple(risk for risk in self.risks if not risk.accepted)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something needs a word or could not be synthesized, else 3 if the account did not say everything, else 0."""
+        return 1 if self.open_risks else 3 if self.unseen else 0
+
+
+def uncompared(environment: str, base: str, *, side: str, said: str, text: str = "") -> Review:
+    """A review that could not be made. A broken base is a risk like others, since a change may mend it; a broken head stays one."""
+    if side == "base":
+        failure = f"the base cannot be synthesized, so nothing is compared: {said}"
+        found = risks.accepted([risks.Risk("uncompared:base", failure)], text)
+    else:
+        failure = f"this change cannot be synthesized: {said}"
+        found = [risks.Risk("uncompared:head", failure)]
+    return Review(environment, base[:10], "this checkout", risks=tuple(found), failure=failure)
 
 
 def compare(

@@ -27,16 +27,23 @@ from operations.review.sides import Side, StackTemplate
 
 CHANGE_SET = "hyperpod-rl-review"
 POLL_SECONDS, DRIFT_TIMEOUT_SECONDS, DEPLOY_TIMEOUT_SECONDS = 2.0, 600.0, 1200
-# A status in which CloudFormation takes neither a detection nor a change set.
-_BUSY = "_IN_PROGRESS"
+# Where CloudFormation takes a change set, and where it also looks for drift. Of a stack that failed to be made the CDK CLI deletes what
+# is left before it makes one, which nobody asked a review to do.
+_WHOLE = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE", "IMPORT_ROLLBACK_COMPLETE"})
+_LOOKED_AT = _WHOLE | {"UPDATE_ROLLBACK_FAILED"}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the account says of one stack: lines for people, risks that the templates alone do not show."""
+    """What the account says of one stack: lines for people, risks that the templates alone do not show, what it does not say.
+
+    `differs`: whether a deploy would change it.
+    """
 
     lines: tuple[str, ...] = ()
     risks: tuple[Risk, ...] = ()
+    unseen: tuple[str, ...] = ()
+    differs: bool = False
 
 
 def look(
@@ -45,26 +52,47 @@ def look(
 ) -> Review:  # fmt: skip
     """The review with drift and change sets in it.
 
-    `cloudformation` is a boto3 client; `prepare` makes the change set `CHANGE_SET` for each of the named stacks of the assembly. Raises
-    whatever boto3 raises, Failed if CloudFormation or the CDK CLI refuses.
+    `cloudformation` is a boto3 client; `prepare` makes the change set `CHANGE_SET` for each of the named stacks of the assembly, and raises
+    Failed or Unreachable. What CloudFormation or the CDK CLI refuses is in `unseen`; the rest is there.
     """
-    found = []
-    existing = []
+    found, existing = [], []
     for stack in head.stacks:
-        status = _status(cloudformation, stack.stack_name)
-        if status is None:
-            found.append(Found((f"{stack.name}: not deployed",)))
-        elif status.endswith(_BUSY):
-            found.append(Found((f"{stack.name}: {status}, so nothing can be asked of it now",)))
-        else:
-            found.append(_drift(cloudformation, stack, sleep))
-            if _differs(cloudformation, stack):
-                existing.append(stack)
+        each = _guarded(lambda stack=stack: _look(cloudformation, stack, sleep), f"{stack.name}: its state and its drift")
+        found.append(each)
+        if each.differs:
+            existing.append(stack)
     if existing:
-        found += _change_sets(cloudformation, existing, prepare, known={risk.id for risk in review.risks})
+        what = f"{', '.join(stack.name for stack in existing)}: the change sets"
+        known = {risk.id for risk in review.risks}
+        found.append(_guarded(lambda: _change_sets(cloudformation, existing, prepare, known=known), what))
     risks = [risk for each in found for risk in each.risks]
-    lines = tuple(line for each in found for line in each.lines)
-    return replace(review, live=lines, risks=(*review.risks, *accepted(risks, text)))
+    return replace(
+        review, live=tuple(line for each in found for line in each.lines), risks=(*review.risks, *accepted(risks, text)),
+        unseen=tuple(said for each in found for said in each.unseen),
+    )  # fmt: skip
+
+
+def _guarded(ask: Callable[[], Found], what: str) -> Found:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return ask()
+    except ClientError as error:
+        detail = error.response.get("Error", {})
+        said = f"{error.operation_name}: {detail.get('Code', 'error')}, {detail.get('Message', 'no reason given')}"
+    except (BotoCoreError, Failed, Unreachable) as error:
+        said = str(error)
+    return Found(unseen=(f"{what} are not known: {said.rstrip('.')}",))
+
+
+def _look(cloudformation: Any, stack: StackTemplate, sleep: Callable[[float], None]) -> Found:
+    status = _status(cloudformation, stack.stack_name)
+    if status is None:
+        return Found((f"{stack.name}: not deployed",))
+    if status not in _LOOKED_AT:
+        return Found((f"{stack.name}: {status}, so nothing can be asked of it now",))
+    found = _drift(cloudformation, stack, sleep)
+    return replace(found, differs=status in _WHOLE and _differs(cloudformation, stack))
 
 
 def _status(cloudformation: Any, stack: str) -> str | None:
@@ -81,7 +109,9 @@ def _status(cloudformation: Any, stack: str) -> str | None:
 def _differs(cloudformation: Any, stack: StackTemplate) -> bool:
     """Whether what is deployed was made from another template: whatever the base of the review is, this is what a deploy changes."""
     deployed = cloudformation.get_template(StackName=stack.stack_name, TemplateStage="Original")["TemplateBody"]
-    return bool((json.loads(deployed) if isinstance(deployed, str) else deployed) != stack.template)
+    with contextlib.suppress(ValueError):  # YAML is not ours, so it differs
+        return bool((json.loads(deployed) if isinstance(deployed, str) else deployed) != stack.template)
+    return True
 
 
 def _drift(cloudformation: Any, stack: StackTemplate, sleep: Callable[[float], None]) -> Found:
@@ -122,12 +152,11 @@ def _drifted(cloudformation: Any, stack: str) -> Iterator[tuple[str, str]]:
         more = {"NextToken": page["NextToken"]}
 
 
-def _change_sets(
-    cloudformation: Any, stacks: Sequence[StackTemplate], prepare: Callable[[Sequence[str]], None], known: set[str]
-) -> list[Found]:
+def _change_sets(cloudformation: Any, stacks: Sequence[StackTemplate], prepare: Callable[[Sequence[str]], None], known: set[str]) -> Found:
     try:
         prepare([stack.name for stack in stacks])
-        return [_change_set(cloudformation, stack, known) for stack in stacks]
+        made = [_change_set(cloudformation, stack, known) for stack in stacks]
+        return Found(tuple(line for each in made for line in each.lines), tuple(risk for each in made for risk in each.risks))
     finally:
         for stack in stacks:
             with contextlib.suppress(cloudformation.exceptions.ChangeSetNotFoundException):

@@ -41,6 +41,7 @@ def sections(review: Review) -> list[Section]:
         Section("Environment", tuple(_differences(review.settings.environment))),
         Section("Cost", tuple(_cost(review)) if review.changed else ()),
         Section("Live", tuple((0, "plain", line) for line in review.live)),
+        Section("Not known", tuple((0, "risk", line) for line in review.unseen)),
         Section("Remarks", tuple((0, "plain", line) for line in (*review.remarks, *review.settings.remarks))),
     ]
     return [section for section in made if section.lines]
@@ -49,6 +50,8 @@ def sections(review: Review) -> list[Section]:
 def headline(review: Review) -> str:
     """One line: the verdict."""
     between = f"{review.environment}: {review.base} -> {review.head}"
+    if review.failure:
+        return f"{between}: {'not compared; accepted' if not review.open_risks else 'not compared'}"
     if not review.existed and not review.exists:
         return f"{between}: neither has this environment"
     if not review.existed:
@@ -85,9 +88,10 @@ def markdown(review: Review, *, longest: int = LONGEST_COMMENT) -> str:
         parts += [f"<details><summary>{section.title}</summary>", ""] if folded else [f"**{section.title}**", ""]
         parts += ["  " * level + f"- {_code(text)}" for level, _, text in section.lines]
         parts += ["", *(["</details>", ""] if folded else [])]
-    if review.open_risks:
+    acceptable = [risk.id for risk in review.open_risks if risk.id != "uncompared:head"]
+    if acceptable:
         parts += ["To accept a risk, write a line of its own into the pull request's text:", "", "```"]
-        parts += ["Accept: " + ", ".join(risk.id for risk in review.open_risks), "```", ""]
+        parts += ["Accept: " + ", ".join(acceptable), "```", ""]
     text = "\n".join(parts)
     if len(text) > longest:
         text = text[:longest].rsplit("\n", 1)[0] + "\n\n…cut here; `hyperpod-rl review` prints all of it.\n"
@@ -115,7 +119,8 @@ def document(review: Review) -> dict[str, Any]:
         "effects": [{"what": each.what, "effect": each.effect.word, "note": each.note} for each in review.effects],
         "cost": {"before": cost.document(review.before), "after": cost.document(review.after)},
         "risks": [{"id": risk.id, "sentence": risk.sentence, "accepted": risk.accepted} for risk in review.risks],
-        "live": list(review.live), "remarks": [*review.remarks, *review.settings.remarks], "exit_code": 1 if review.open_risks else 0,
+        "live": list(review.live), "not_known": list(review.unseen), "failure": review.failure,
+        "remarks": [*review.remarks, *review.settings.remarks], "exit_code": review.exit_code,
     }  # fmt: skip
 
 

@@ -26,11 +26,23 @@ from operations.review.sides import Side, StackTemplate, objects
 FACTS = Path(__file__).with_name("facts.py")
 REQUIREMENTS = ("requirements.txt", "package-lock.json")
 TIMEOUT_SECONDS = 600
-LOCAL = "local"
+LOCAL, HEAD = "local", "this checkout"
+
+
+class Broken(Failed):
+    """A revision that cannot be synthesized. `side` is `base` or `head`, `said` what it said."""
+
+    def __init__(self, message: str, *, side: str, said: str) -> None:
+        super().__init__(message)
+        self.side, self.said = side, said
 
 
 def commit(revision: str, *, root: Path = ROOT) -> str:
     """Full commit id of a revision. Raises Refused if there is none."""
+    here = _git(root, "rev-parse", "--git-dir")
+    if here.returncode:
+        said = here.stderr.decode(errors="replace").strip().removeprefix("fatal: ")
+        raise Refused(Problem("--base", revision, f"git does not know this checkout ({said})", "run it in a clone of the project"))
     done = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if done.returncode:
         raise Refused(Problem("--base", revision, "git knows no such revision", "git fetch it, or name another one"))
@@ -43,7 +55,11 @@ def default_base(*, root: Path = ROOT) -> str:
         done = _git(root, "merge-base", "HEAD", main)
         if not done.returncode:
             return done.stdout.decode().strip()
-    return commit("HEAD", root=root)
+    head = commit("HEAD", root=root)
+    if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
+        rule = "this clone is shallow and does not hold where the branch left the main one"
+        raise Refused(Problem("--base", "", rule, "git fetch --unshallow origin main, or name a base"))
+    return head
 
 
 def environments(base: str, *, root: Path = ROOT) -> list[str]:
@@ -56,7 +72,7 @@ def environments(base: str, *, root: Path = ROOT) -> list[str]:
 def sides(environment: str, base: str, *, root: Path = ROOT, keep: Path | None = None) -> tuple[Side, Side, tuple[str, ...]]:
     """Synthesize an environment (a name or a file) at a commit and in this checkout.
 
-    Returns base, head and remarks. `keep`: folder that receives the head's assembly. Raises Failed with what a synthesis said,
+    Returns base, head and remarks. `keep`: folder that receives the head's assembly. Raises Broken with what a synthesis said,
     Refused for an environment that neither has.
     """
     with tempfile.TemporaryDirectory(prefix="hyperpod-rl-review-") as folder:
@@ -66,7 +82,7 @@ def sides(environment: str, base: str, *, root: Path = ROOT, keep: Path | None =
         heads = keep or Path(folder) / "head.out"
         tasks = [
             (older, there, Path(folder) / "base.out", base[:10]),
-            (root, here, heads, "this checkout"),
+            (root, here, heads, HEAD),
         ]
         if not _has(older, there) and not _has(root, here):
             raise Refused(Problem("environment", environment, "neither the base nor this checkout has it", "see environments/"))
@@ -128,16 +144,22 @@ def _synthesize(place: Path, name: str, out: Path, revision: str) -> None:
     command = ["cdk", "synth", "--quiet", "-c", f"env={name}", "-o", str(out)]
     done = _run(command, place)
     if done.returncode:
-        raise Failed(f"{name} cannot be synthesized at {revision}: {_last(done.stdout, done.stderr)}")
+        said = _last(done.stdout, done.stderr)
+        raise Broken(f"{name} cannot be synthesized at {revision}: {said}", side=_which(revision), said=said)
 
 
 def _facts(place: Path, name: str, revision: str) -> dict[str, Any]:
     # Its text, not its file: a script's own folder would come first among the places that modules are looked for in.
     done = _run([sys.executable, "-c", FACTS.read_text(encoding="utf-8"), name], place)
     if done.returncode:
-        raise Failed(f"environment {name} cannot be read at {revision}: {_last(done.stdout, done.stderr)}")
+        said = _last(done.stdout, done.stderr)
+        raise Broken(f"environment {name} cannot be read at {revision}: {said}", side=_which(revision), said=said)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def _which(revision: str) -> str:
+    return "head" if revision == HEAD else "base"
 
 
 def _run(command: Sequence[str], place: Path) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,7 @@ ALERTS: tuple[Alert, ...] = (
         "hyperpod-rl-gpu-error", "GPU error",
         "DCGM_FI_DEV_XID_ERRORS > 0",
         "1m", "critical",
-        "GPU {{ $labels.gpu }} of {{ $labels.Hostname }} reports XID {{ $values.A }}.",
+        "GPU {{ $labels.gpu }} of {{ $labels.Hostname }} reports an XID error; the dashboard GPU and EFA says which.",
     ),
     Alert(
         "hyperpod-rl-idle-cost", "Cluster idle while it costs",

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .custom_resource import LOG, answering
-from .kubernetes_api import Api, Gone, api
+from .kubernetes_api import Api, Gone, Silent, api
 
 PATIENCE_SECONDS = 10 * 60
+# So long an API server may be silent and yet come back; one that stays so is as good as gone.
+SILENCE_SECONDS = 2 * 60
 POLL_SECONDS = 3
 # In this order: a RayJob or a RayService would make its RayCluster again.
 RAY = ("raycronjobs", "rayjobs", "rayservices", "rayclusters")
@@ -28,12 +30,29 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     cluster = event["ResourceProperties"]["ClusterName"]
     if event["RequestType"] == "Delete":
         try:
-            server = api(cluster)
-            refuse(running_jobs(server))
-            drain(server, patience_seconds=PATIENCE_SECONDS)
+            _drained(cluster)
         except Gone as error:
             LOG.info("nothing to drain: %s", error)
     return f"drain/{cluster}", {}
+
+
+def _drained(cluster: str) -> None:
+    """Raises Gone when there is no cluster, or when its API server has not answered for too long."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    silent_since: float | None = None
+    while True:
+        try:
+            server = api(cluster)
+            refuse(running_jobs(server))
+            silent_since = None
+            return drain(server, patience_seconds=end - time.monotonic())
+        except Silent as error:
+            now = time.monotonic()
+            silent_since = now if silent_since is None else silent_since
+            if now >= min(silent_since + SILENCE_SECONDS, end):
+                raise
+            LOG.info("waiting: %s", error)
+            time.sleep(POLL_SECONDS)
 
 
 def refuse(running: list[str]) -> None:

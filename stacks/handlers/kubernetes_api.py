@@ -22,6 +22,10 @@ class Gone(Exception):
     """The cluster or its API server is not there (any more)."""
 
 
+class Silent(Gone):
+    """The cluster is there and its API server does not answer: for a moment (an update of the control plane), or for ever."""
+
+
 @dataclass(frozen=True)
 class Api:
     """One cluster's API server."""
@@ -54,7 +58,7 @@ class Api:
             detail = error.read(2000).decode(errors="replace")
             raise RuntimeError(f"{method} {path}: {error.code} {detail}") from None
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            raise Gone(f"{self.endpoint} does not answer: {error}") from None
+            raise Silent(f"{self.endpoint} does not answer: {error}") from None
 
 
 def api(cluster: str) -> Api:

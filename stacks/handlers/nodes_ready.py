@@ -18,6 +18,7 @@ from .kubernetes_api import Gone, api
 
 GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
 EVENTS_QUOTED = 5
+RUNNING = "Running"
 
 
 def on_event(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
@@ -33,7 +34,8 @@ def is_complete(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     properties = event["ResourceProperties"]
     cluster, eks = properties["ClusterName"], properties["EksClusterName"]
     wanted: Sequence[Mapping[str, Any]] = properties["Groups"]
-    missing = missing_nodes(wanted, running=running_nodes(cluster), ready=ready_nodes(eks))
+    instances = instance_states(cluster)
+    missing = missing_nodes(wanted, instances=instances, ready=ready_nodes(eks))
     if not missing:
         return {"IsComplete": True, "Data": {"Nodes": sum(int(group["Count"]) for group in wanted)}}
     waited = time.time() - float(event.get("Began", time.time()))
@@ -45,14 +47,20 @@ def is_complete(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     )
 
 
-def missing_nodes(wanted: Sequence[Mapping[str, Any]], *, running: Mapping[str, int], ready: Mapping[str, Sequence[int]]) -> list[str]:
-    """One sentence for each group that lacks something. `ready` maps a group to the allocatable GPUs of its Ready nodes."""
+def missing_nodes(
+    wanted: Sequence[Mapping[str, Any]], *, instances: Mapping[str, Mapping[str, int]], ready: Mapping[str, Sequence[int]]
+) -> list[str]:
+    """One sentence for each group that lacks something.
+
+    `instances` counts a group's instances by their state, `ready` has the allocatable GPUs of each of its Ready nodes.
+    """
     missing = []
     for group in wanted:
         name, count, gpus = group["Name"], int(group["Count"]), int(group["Gpus"])
-        nodes = ready.get(name, ())
-        if running.get(name, 0) < count:
-            missing.append(f"group {name} has {running.get(name, 0)} of {count} instances running")
+        nodes, states = ready.get(name, ()), instances.get(name, {})
+        if (running := states.get(RUNNING, 0)) < count:
+            others = ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if state != RUNNING)
+            missing.append(f"group {name} has {running} of {count} instances running" + (f" ({others})" if others else ""))
         elif len(nodes) < count:
             missing.append(f"group {name} has {len(nodes)} of {count} nodes Ready in Kubernetes")
         elif gpus and sum(found >= gpus for found in nodes) < count:
@@ -62,14 +70,15 @@ def missing_nodes(wanted: Sequence[Mapping[str, Any]], *, running: Mapping[str, 
     return missing
 
 
-def running_nodes(cluster: str) -> Counter[str]:
-    """Running instances for each group, as SageMaker sees them."""
-    found: Counter[str] = Counter()
+def instance_states(cluster: str) -> dict[str, Counter[str]]:
+    """Instances of each group by their state, as SageMaker sees them: a deep health check for instance keeps one from running."""
+    found: dict[str, Counter[str]] = {}
     client = boto3.client("sagemaker")
     more: dict[str, str] = {}
     while True:
         page = client.list_cluster_nodes(ClusterName=cluster, MaxResults=100, **more)
-        found.update(node["InstanceGroupName"] for node in page["ClusterNodeSummaries"] if node["InstanceStatus"]["Status"] == "Running")
+        for node in page["ClusterNodeSummaries"]:
+            found.setdefault(node["InstanceGroupName"], Counter())[node["InstanceStatus"]["Status"]] += 1
         if not page.get("NextToken"):
             return found
         more = {"NextToken": page["NextToken"]}

@@ -77,6 +77,17 @@ REFUSED = [
     (reference(more("serving: {images_per_prompt: 14}")), "images_per_prompt", "15 pictures", "at least 15"),
     (reference(more("serving: {max_model_len: 8192}")), "serving.max_model_len", "9216 tokens", "at least 9216"),
     (reference(("lora.rank: 32", "lora.rank: 1024")), "lora.rank", "up to 512", "lower"),
+    (reference(more("serving: {adapters_per_replica: 500}")), "adapters_per_replica", "rank 32 take 0.16 GiB each", "set at most 4"),
+    (reference(("lora.rank: 32", "lora.rank: 500"), more("serving: {adapters_per_replica: 30}")), "adapters_per_replica", "512", "most 2"),
+    (reference(cluster("  environment: {'A=B': x}")), "environment.A=B", "letters, digits and `_`", "rename"),
+    (reference(cluster("  environment: {'': x}")), "ray_cluster.environment.", "no digit first", "rename"),
+    (reference(more("serving: {name: skyrl-visgym, namespace: training}")), "serving.name", "skyrl-visgym-head-svc", "another name"),
+    (reference(("training:\n", "training:\n  base_model: /models/x\n")), "training.base_model", "below", "/shared/models/x"),
+    (reference(("training:\n", "training:\n  base_model: /shared\n")), "training.base_model", "below", "/shared/models/shared"),
+    (reference(("mount_path: /shared", "mount_path: /dev/shm")), "mount_path", "/dev", "/shared"),
+    (reference(("mount_path: /shared", "mount_path: /opt")), "mount_path", "/opt/fetch", "/shared"),
+    (reference(cluster("  gcs_fault_tolerance: true\n  redis_address: redis:99999")), "redis_address", "no port 99999", "6379"),
+    (reference(cluster("  environment: {RAY_AUTH_MODE: token}")), "environment.RAY_AUTH_MODE", "sets this variable", "leave it out"),
 ]  # fmt: skip
 
 
@@ -105,6 +116,11 @@ def test_environments_that_the_project_carries_pass(name: str) -> None:
         reference(cluster("  gcs_fault_tolerance: true\n  redis_address: redis:6379")),
         reference(cluster("  environment: {TOKENIZERS_PARALLELISM: 'false', NCCL_DEBUG: INFO}")),
         reference(more("serving: {replicas: 6}")),
+        reference(more("serving: {adapters_per_replica: 64}")),
+        reference(more("serving: {name: skyrl-visgym}")),
+        reference(
+            ("mount_path: /shared", "mount_path: /home/ray/data"), ("training:\n", "training:\n  base_model: /home/ray/data/models/x\n")
+        ),
         reference(("count: 1\nstorage", "count: 0\nstorage"), of=PRODUCTION),
         reference(more("serving: {max_model_len: 9216}")),
     ],

@@ -36,7 +36,7 @@ def pod_templates(objects: Objects) -> list[tuple[str, dict[str, Any]]]:
             if "headGroupSpec" in cluster:
                 found.append((f"{member['kind']} head", cluster["headGroupSpec"]["template"]))
                 found += [(f"{member['kind']} {group['groupName']}", group["template"]) for group in cluster["workerGroupSpecs"]]
-            elif member["kind"] == "Job":
+            elif member["kind"] in ("Job", "Deployment"):
                 found.append((member["metadata"]["name"], spec["template"]))
     return found
 
@@ -152,7 +152,7 @@ def test_a_namespace_comes_before_what_lies_in_it(objects: Objects) -> None:
 
 def test_objects_name_only_what_the_platform_makes(objects: Objects) -> None:
     made = {(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in objects["platform"]}
-    for chart in ("raycluster", "rayservice"):
+    for chart in ("raycluster", "rayservice", "supervisor"):
         for member in objects[chart]:
             namespace = member["metadata"]["namespace"]
             for name, template in pod_templates({chart: [member]}):
@@ -164,7 +164,7 @@ def test_objects_name_only_what_the_platform_makes(objects: Objects) -> None:
 
 def test_built_in_kinds_validate_against_the_version_in_use(environment: Environment, objects: Objects) -> None:
     version = environment.version_set.platform.kubernetes
-    values = dict.fromkeys(placeholders.PLACEHOLDERS, "fs-0123456789abcdef0")
+    values = dict.fromkeys((*placeholders.PLACEHOLDERS, *placeholders.AT_APPLY), "fs-0123456789abcdef0")
     checked = 0
     for members in objects.values():
         for member in placeholders.fill(members, values):
@@ -220,12 +220,14 @@ def test_ray_objects_break_no_rule(objects: Objects) -> None:
     assert [str(problem) for member in members for problem in kubernetes_rules.problems(member)] == []
 
 
-def test_placeholders_stand_in_volumes_only_and_fill_changes_nothing_else(objects: Objects) -> None:
-    values = {name: f"filled-{name.lower()}" for name in placeholders.PLACEHOLDERS}
+def test_placeholders_stand_in_volumes_and_the_supervisor_only_and_fill_changes_nothing_else(objects: Objects) -> None:
+    values = {name: f"filled-{name.lower()}-" for name in (*placeholders.PLACEHOLDERS, *placeholders.AT_APPLY)}
+    assert set(placeholders.found(objects["supervisor"])) == set(placeholders.AT_APPLY)
     for chart, members in objects.items():
         for member in members:
             names = set(placeholders.found(member))
-            assert names == (set(placeholders.PLACEHOLDERS) if member["kind"] == "PersistentVolume" else set()), (chart, member["kind"])
+            wanted = set(placeholders.PLACEHOLDERS) if member["kind"] == "PersistentVolume" else set()
+            assert chart == "supervisor" or names == wanted, (chart, member["kind"])
             filled = placeholders.fill(member, values)
             back = manifests.dump(filled)
             for name, value in values.items():

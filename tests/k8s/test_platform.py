@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from config import images, names
+from config import images, names, series
 from config.environment import Environment
 from config.load import load
 from k8s import manifests, platform
@@ -64,16 +64,24 @@ def reached_by(policy: dict[str, Any], port: int) -> list[Any]:
     ]
 
 
-def test_jobs_port_is_open_to_ray_the_endpoint_operator_kuberay_and_the_control_plane_alone(
+def test_jobs_port_is_open_to_ray_the_supervisor_the_endpoint_operator_kuberay_and_the_control_plane_alone(
     environment: Environment, objects: Objects
 ) -> None:
     policies = of_kind(objects, "NetworkPolicy")
-    assert policies
-    for policy in policies.values():
+    guard = policies.pop(f"{environment.ray_cluster.namespace}/{names.SUPERVISOR_SERVICE_ACCOUNT}")
+    assert len(policies) == len(environment.namespaces)
+    (pod,) = [template for name, template in pod_templates({"supervisor": objects["supervisor"]})]
+    chosen = guard["spec"]["podSelector"]["matchLabels"]
+    assert chosen.items() <= pod["metadata"]["labels"].items()
+    (peer,) = reached_by(guard, series.METRICS_PORT)
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": names.OBSERVABILITY_NAMESPACE}
+    for where, policy in policies.items():
         assert policy["spec"]["podSelector"] == {"matchLabels": {"ray.io/is-ray-node": "yes"}}
         assert policy["spec"]["policyTypes"] == ["Ingress"]
         peers = reached_by(policy, names.DASHBOARD_PORT)
-        assert [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer] == [{"ray.io/is-ray-node": "yes"}]
+        of_training = [chosen] if where.startswith(f"{environment.ray_cluster.namespace}/") else []
+        ray = {"ray.io/is-ray-node": "yes"}
+        assert [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer] == [ray, *of_training]
         spaces = [peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers if "namespaceSelector" in peer]
         assert sorted(spaces) == ["hyperpod-ray", "kuberay"]
         # Where the API server's interfaces are, and no pod: pods live in network.hyperpod_cidr.
@@ -114,7 +122,9 @@ def test_one_namespace_for_both_makes_each_object_once(edited: Edit) -> None:
     keys = [(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made["platform"]]
     assert len(keys) == len(set(keys))
     accounts = {key[2] for key in keys if key[0] == "ServiceAccount"}
-    assert accounts == {names.TRAINING_SERVICE_ACCOUNT, names.SERVING_SERVICE_ACCOUNT, names.RELEASE_SERVICE_ACCOUNT}
+    assert accounts == {
+        names.TRAINING_SERVICE_ACCOUNT, names.SERVING_SERVICE_ACCOUNT, names.RELEASE_SERVICE_ACCOUNT, names.SUPERVISOR_SERVICE_ACCOUNT,
+    }  # fmt: skip
 
 
 def test_prepare_job_gets_a_new_name_with_new_content(edited: Edit) -> None:
@@ -123,7 +133,8 @@ def test_prepare_job_gets_a_new_name_with_new_content(edited: Edit) -> None:
         return found
 
     assert name(edited()) == name(edited(("count: 3", "count: 4")))
-    assert name(edited()) != name(edited(("mount_path: /shared", "mount_path: /fsx")))
+    moved = edited(("mount_path: /shared", "mount_path: /fsx"), ("training:\n", "training:\n  base_model: /fsx/models/visgym\n"))
+    assert name(edited()) != name(moved)
 
 
 def test_prepare_script_runs_twice_and_ends_with_its_marker(tmp_path: Path) -> None:

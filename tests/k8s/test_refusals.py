@@ -61,6 +61,30 @@ ENVIRONMENTS_REFUSED = [
     pytest.param(edited(serving("replicas: 7")), "serving.replicas", "the workers have 6", id="more replicas than GPUs"),
     pytest.param(edited((WORKERS, "ml.g5.12xlarge")), "gpu_memory_utilization", "use a type of", id="a GPU that is too small"),
     pytest.param(edited((WORKERS, "ml.m5.4xlarge")), "instance_type", "needs GPUs", id="a type without GPUs"),
+    pytest.param(
+        edited(serving("adapters_per_replica: 500")), "serving.adapters_per_replica", "set at most",
+        id="more adapters a replica than the engine holds",
+    ),
+    # What follows from the rest of the environment has no key of its own: it cannot be set to what does not fit.
+    pytest.param(edited(of_cluster("  min_replicas: 4")), "ray_cluster.min_replicas", "no such key", id="replicas outside min and max"),
+    pytest.param(
+        edited(of_cluster("  ray_start_params: {num-gpus: '2'}")), "ray_cluster.ray_start_params", "no such key", id="num-gpus twice"
+    ),
+    pytest.param(
+        edited(of_cluster("  autoscaling: true\n  restart_policy: Always")), "ray_cluster.restart_policy", "no such key",
+        id="autoscaler v2 with restartPolicy Always",
+    ),
+    pytest.param(
+        edited(serving("authentication: token")), "serving.authentication", "'none', 'api-key' or 'internal-load-balancer'",
+        id="token authentication of the endpoint",
+    ),
+    pytest.param(
+        edited(of_cluster("  environment: {RAY_AUTH_MODE: token}")), "environment.RAY_AUTH_MODE", "leave it out",
+        id="token authentication by a variable",
+    ),
+    pytest.param(
+        edited(serving("adapter_prefix: /shared/adapters")), "serving.adapter_prefix", "no such key", id="an adapter prefix that is not S3"
+    ),
 ]  # fmt: skip
 
 

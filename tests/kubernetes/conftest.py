@@ -12,7 +12,7 @@ import pytest
 
 from config.environment import Environment
 from config.load import load
-from config.placeholders import PLACEHOLDERS, fill
+from config.placeholders import AT_APPLY, PLACEHOLDERS, fill
 from k8s import manifests
 from tests.kubernetes import kubelet
 from tests.kubernetes.control_plane import ControlPlane, running
@@ -21,6 +21,8 @@ from tools import kubernetes_binaries
 Objects = dict[str, list[dict[str, Any]]]
 NAMES = ("local", "production", "reference")
 DEPLOYED = {name: f"fs-0123456789abcdef0-{name.lower().replace('_', '-')}" for name in PLACEHOLDERS}
+# As `hyperpod-rl supervise drill --deploy` fills them; the zip is no zip.
+APPLIED = dict.fromkeys(AT_APPLY, "1") | {"RUN_ID": "drill", "CODE_ZIP": "eA=="}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -70,8 +72,8 @@ def nodes(plane: ControlPlane) -> Iterator[kubelet.Kubelet]:
 
 @cache
 def charts(name: str) -> Objects:
-    """Manifests of an environment, filled as after a deploy. Shared: read only."""
-    return {chart: [fill(found, DEPLOYED) for found in objects] for chart, objects in manifests.charts(load(name)).items()}
+    """Manifests of an environment, filled as after a deploy and by the launcher. Shared: read only."""
+    return {chart: [fill(found, DEPLOYED | APPLIED) for found in objects] for chart, objects in manifests.charts(load(name)).items()}
 
 
 @pytest.fixture(scope="module", params=NAMES)

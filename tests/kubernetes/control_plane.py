@@ -20,6 +20,8 @@ from typing import Any
 
 import requests
 
+from local import state
+from local.cloud.apiserver import REVIEWS
 from local.kubernetes import certificates
 from tools.kubernetes_binaries import Binaries
 
@@ -108,7 +110,6 @@ class ControlPlane:
     binaries: Binaries
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=lambda: {name: secrets.token_hex(16) for name in USERS})
-    webhook: Path | None = None
     ports: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -141,6 +142,8 @@ class ControlPlane:
         """Start etcd and the API server, then those that talk to it. Raises AssertionError with the end of a log."""
         for name in ("api", "etcd", "peer", "probe"):
             self.ports[name] = _free_port()
+        # Where a local cloud may listen later: the API server asks it whose an EKS token is.
+        self.ports["cloud"] = _three_free_ports()
         made = certificates.make(self.folder / "certificates")
         self._service_account_key()
         users = [f'{self.tokens[name]},{user},{user},"{group}"' for name, (user, group) in USERS.items()]
@@ -149,6 +152,9 @@ class ControlPlane:
         self._etcd()
         self._apiserver(made)
         wait_for(lambda: self._healthy(), "the API server is ready", self.alive, seconds=STARTED_WITHIN)
+        # What the KubeRay chart of the local cloud brings.
+        (self.folder / "crds").mkdir()
+        (self.folder / "crds" / "kuberay-operator").symlink_to(self.binaries.crds)
         # Before the controllers: the garbage collector learns of new kinds only every half minute.
         for path in sorted(self.binaries.crds.glob("*.yaml")):
             self.kubectl("apply", "--server-side", "-f", str(path))
@@ -218,9 +224,19 @@ class ControlPlane:
             f"--service-account-signing-key-file={self.folder / 'accounts.key'}", f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC", "--allow-privileged=true", "--profiling=false",
         ]  # fmt: skip
-        if self.webhook is not None:
-            options.append(f"--authentication-token-webhook-config-file={self.webhook}")
+        options += [f"--authentication-token-webhook-config-file={self._webhook()}", "--authentication-token-webhook-version=v1"]
         self._run("kube-apiserver", self.binaries.apiserver, *options)
+
+    def _webhook(self) -> Path:
+        """Tokens that are none of ours may be EKS tokens, which the local cloud knows."""
+        url = f"http://127.0.0.1:{self.ports['cloud']}/_hyperpod-rl/{REVIEWS}{state.FIRST_CLUSTER}"
+        path = self.folder / "webhook.kubeconfig"
+        path.write_text(json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "cloud", "users": [{"name": "apiserver", "user": {}}],
+            "clusters": [{"name": "cloud", "cluster": {"server": url}}],
+            "contexts": [{"name": "cloud", "context": {"cluster": "cloud", "user": "apiserver"}}],
+        }))  # fmt: skip
+        return path
 
     def _service_account_key(self) -> None:
         from cryptography.hazmat.primitives import serialization
@@ -248,21 +264,28 @@ class ControlPlane:
             )  # fmt: skip
 
 
-def wait_for(true: Callable[[], object], what: str, alive: Callable[[], None] = lambda: None, *, seconds: float = 60.0) -> Any:
-    """What the function returns once it is true; asks the system's state, with a limit. Raises AssertionError."""
+def wait_for(
+    true: Callable[[], object],
+    what: str,
+    alive: Callable[[], None] = lambda: None,
+    *,
+    seconds: float = 60.0,
+    said: Callable[[], object] = lambda: "",
+) -> Any:
+    """What the function returns once it is true; asks the system's state, with a limit. Raises AssertionError, with what `said` says."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := true():
             return found
         alive()
         time.sleep(0.1)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+    raise AssertionError(f"not within {seconds:.0f} s: {what} {said()}")
 
 
 @contextlib.contextmanager
-def running(folder: Path, binaries: Binaries, *, webhook: Path | None = None) -> Iterator[ControlPlane]:
+def running(folder: Path, binaries: Binaries) -> Iterator[ControlPlane]:
     """A control plane for a while."""
-    plane = ControlPlane(folder, binaries, webhook=webhook)
+    plane = ControlPlane(folder, binaries)
     try:
         plane.start()
         yield plane
@@ -274,3 +297,13 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def _three_free_ports() -> int:
+    """The first of three free ports in a row."""
+    while True:
+        first = _free_port()
+        with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as held:
+            for port in (first, first + 1, first + 2):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first

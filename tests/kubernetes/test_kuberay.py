@@ -24,6 +24,7 @@ from tests.kubernetes.deployment import pods, ray
 from training import cluster as launcher
 from training import kubeconfig
 from training.kubernetes import Kubectl
+from training.manifests import changes
 
 Json = dict[str, Any]
 REFERENCE, PRODUCTION = load("reference"), load("production")
@@ -338,14 +339,14 @@ def test_the_launcher_brings_it_up_sees_no_change_and_takes_it_down(
     kubectl, found = Kubectl(REFERENCE), launcher.manifests(REFERENCE, "reference", root=tmp_path)
     state = launcher.up(kubectl, found, timeout_seconds=60)
     assert (state.ready, state.workers_ready, state.gpus, state.generation_seen) == (True, 3, 6, True)
-    assert launcher.changes(kubectl, found) == [], "what the API server adds is no change"
+    assert changes(kubectl, found) == [], "what the API server adds is no change"
     # A toleration moves no pod, and KubeRay never says that it saw it: not a reason to wait for ever.
     (file,) = found.files
     edited = yaml.safe_load(file.read_text())
     edited["spec"]["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] = [{"key": "team", "operator": "Exists"}]
     file.write_text(manifests.dump(edited))
     changed = launcher.manifests(REFERENCE, "reference", root=tmp_path)
-    assert launcher.changes(kubectl, changed) == ["spec.workerGroupSpecs[0].template.spec.tolerations"]
+    assert changes(kubectl, changed) == ["spec.workerGroupSpecs[0].template.spec.tolerations"]
     state = launcher.up(kubectl, changed, timeout_seconds=60)
     assert (state.ready, state.generation_seen) == (True, False)
     assert not launcher.down(kubectl, timeout_seconds=60).exists

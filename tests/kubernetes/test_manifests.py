@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from config import names
 from config.environment import Environment
 from config.load import ENVIRONMENTS, parse
 from config.placeholders import fill
@@ -15,6 +16,8 @@ from k8s import manifests
 from tests.kubernetes import deployment, kubelet
 from tests.kubernetes.conftest import DEPLOYED, charts
 from tests.kubernetes.control_plane import Answer, ControlPlane, wait_for
+from training import cluster, pod_api
+from training.kubernetes import Rejected
 
 Json = dict[str, Any]
 
@@ -35,7 +38,7 @@ def test_every_object_is_taken_as_it_is_and_a_second_apply_changes_none(
     assert platform == ""
     made = charts(environment.name)
     assert all(made[name] for name in ("platform", "raycluster", "rayservice"))
-    for name in ("model", "raycluster", "rayservice"):
+    for name in ("model", "raycluster", "rayservice", "supervisor"):
         if made[name]:
             assert deployment.apply(plane, tmp_path / name, made[name]) == ""
     kept = [member for chart in ("platform", "model") for member in made[chart] if member["kind"] not in ("Job", "ResourceQuota")]
@@ -47,6 +50,43 @@ def test_every_object_is_taken_as_it_is_and_a_second_apply_changes_none(
     # Controllers write the status of claims, volumes and budgets; the rest stands as it was applied.
     assert {key.split("/")[0] for key in changed} <= {"PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget"}
     deployment.remove_ray(plane, environment.namespaces)
+
+
+def test_the_supervisors_role_reads_the_raycluster_pods_and_events_and_nothing_else(
+    plane: ControlPlane, environment: Environment, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace, account = environment.ray_cluster.namespace, names.SUPERVISOR_SERVICE_ACCOUNT
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    (tmp_path / "token").write_text(plane.api().call("POST", path, request)["status"]["token"])
+    (tmp_path / "ca.crt").write_bytes(plane.authority.read_bytes())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.ports["api"]))
+    pod = pod_api.PodApi(environment, identity=tmp_path)
+    assert pod.get(cluster.KIND, namespace=namespace, name=environment.ray_cluster.name) is None
+    assert not cluster.state(pod).exists
+    deployment.apply(plane, tmp_path / "ray", charts(environment.name)["raycluster"])
+    assert cluster.state(pod).exists
+    assert pod.list("events", namespace=namespace) is not None
+    deployment.remove_ray(plane, environment.namespaces)
+    for refused in (
+        lambda: pod.get(cluster.KIND, namespace=namespace, name="another"),
+        lambda: pod.list(cluster.KIND, namespace=namespace),
+        lambda: pod.list("pods", namespace="kube-system"),
+    ):
+        with pytest.raises(Rejected, match="forbidden"):
+            refused()
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+    who = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": ["system:serviceaccounts", "system:authenticated"]}
+    for verb, resource, group in (
+        ("get", "secrets", ""), ("list", "configmaps", ""), ("create", "pods", ""), ("delete", "pods", ""), ("get", "pods/log", ""),
+        ("patch", "rayclusters", "ray.io"), ("delete", "rayclusters", "ray.io"), ("create", "rayjobs", "ray.io"),
+    ):  # fmt: skip
+        asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+        made = plane.api().call(
+            "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {**review, "spec": {**who, "resourceAttributes": asked}}
+        )
+        assert not made["status"]["allowed"], asked
 
 
 def test_every_pod_template_passes_baseline_and_the_api_servers_own_checks(

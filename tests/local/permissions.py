@@ -78,7 +78,7 @@ def _elsewhere(env: Environment) -> dict[str, Call]:
 
 
 def identities(env: Environment) -> list[Identity]:
-    """The pods of an environment without a domain: training, the endpoint, the publisher, the collector."""
+    """The pods of an environment without a domain: training, the endpoint, the publisher, the supervisor, the collector."""
     bucket = names.artifact_bucket(env)
     scripts = names.lifecycle_bucket(env)
     run, adapter = f"{names.RUNS_PREFIX}drill/x", f"{names.ADAPTER_PREFIX}drill/x"
@@ -132,6 +132,27 @@ def identities(env: Environment) -> list[Identity]:
             **_elsewhere(env),
         },
     )
+    hangs = f"{names.hang_log_groups(env)}drill"
+    supervising = Identity(
+        env.ray_cluster.namespace,
+        names.SUPERVISOR_SERVICE_ACCOUNT,
+        {
+            "write a run's record": _put(bucket, f"{names.RUNS_PREFIX}drill/record.json"),
+            "look for hangs": lambda pod: pod.client("logs").filter_log_events(logGroupName=hangs, filterPattern="HANG_DETECTED"),
+        },
+        {
+            "write anything else of a run": _put(bucket, run),
+            "read a run": _get(bucket, run),
+            "delete from a run": _delete(bucket, run),
+            "list runs": _listed(bucket, names.RUNS_PREFIX),
+            "write an adapter": _put(bucket, adapter),
+            "change the nodes' script": _put(scripts, "lifecycle/on_create.sh"),
+            "read another log": lambda pod: pod.client("logs").filter_log_events(logGroupName="/aws/lambda/other"),
+            "write to the log of hangs": lambda pod: pod.client("logs").create_log_stream(logGroupName=hangs, logStreamName="s"),
+            "delete the bucket": lambda pod: pod.client("s3").delete_bucket(Bucket=bucket),
+            **_elsewhere(env),
+        },
+    )
     collector = Identity(
         names.OBSERVABILITY_NAMESPACE,
         names.OBSERVABILITY_SERVICE_ACCOUNT,
@@ -147,7 +168,7 @@ def identities(env: Environment) -> list[Identity]:
             **_elsewhere(env),
         },
     )
-    return [training, serving, publishing, collector]
+    return [training, serving, publishing, supervising, collector]
 
 
 def problems(env: Environment, owner: boto3.Session) -> list[str]:
@@ -155,6 +176,7 @@ def problems(env: Environment, owner: boto3.Session) -> list[str]:
     s3, logs, bucket = owner.client("s3"), owner.client("logs"), names.artifact_bucket(env)
     for key in (f"{names.RUNS_PREFIX}drill/x", f"{names.ADAPTER_PREFIX}drill/x"):
         s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+    logs.create_log_group(logGroupName=f"{names.hang_log_groups(env)}drill")
     found = []
     for identity in identities(env):
         pod = session(env, identity)
@@ -164,7 +186,8 @@ def problems(env: Environment, owner: boto3.Session) -> list[str]:
     listed = s3.list_object_versions(Bucket=bucket)
     for version in [*listed.get("Versions", []), *listed.get("DeleteMarkers", [])]:
         s3.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
-    logs.delete_log_group(logGroupName="/aws/sagemaker/Clusters/hyperpod-rl/1")
+    for group in ("/aws/sagemaker/Clusters/hyperpod-rl/1", f"{names.hang_log_groups(env)}drill"):
+        logs.delete_log_group(logGroupName=group)
     return found
 
 

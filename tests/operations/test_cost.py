@@ -58,12 +58,12 @@ def test_a_training_plan_is_paid_already_and_spot_costs_at_most_the_full_price()
 
 
 class PriceList:
-    """As `pricing:GetProducts` answers, for what the table here holds."""
+    """As `pricing:GetProducts` answers, one product a page, for what the table here holds."""
 
     def __init__(self, *products: tuple[str, str, float, str]) -> None:
         self.products = products
 
-    def get_products(self, *, ServiceCode: str, Filters: list[dict[str, str]], FormatVersion: str) -> dict[str, Any]:
+    def get_products(self, *, ServiceCode: str, Filters: list[dict[str, str]], FormatVersion: str, NextToken: str = "0") -> dict[str, Any]:
         wanted = {each["Field"]: each["Value"] for each in Filters}
         found = [
             json.dumps(
@@ -75,13 +75,14 @@ class PriceList:
             for name, component, usd, unit in self.products
             if ServiceCode == "AmazonSageMaker" and wanted.get("instanceName") == name
         ]
-        return {"PriceList": found}
+        page = int(NextToken)
+        return {"PriceList": found[page : page + 1], **({"NextToken": str(page + 1)} if page + 1 < len(found) else {})}
 
 
 @pytest.mark.parametrize(
     ("products", "usd"),
     [
-        ([("Cluster", 11.0), ("Studio", 12.0)], 11.0),
+        ([("Studio", 12.0), ("Cluster", 11.0)], 11.0),
         ([("Training", 12.0), ("Studio", 12.0)], 12.0),
         ([("Training", 12.0), ("Studio", 13.0)], None),
         ([], None),

@@ -246,3 +246,22 @@ def test_without_an_answer_of_aws_it_ends_as_unreachable(env: Environment, monke
     )
     with pytest.raises(Unreachable, match=r"AWS cannot be asked: EndpointConnectionError.*check the network and AWS_ENDPOINT_URL"):
         overview(env, aws=aws, kubectl=Cluster(env), runs=lambda: Part())
+
+
+def test_one_call_that_is_denied_takes_no_more_than_its_own_words_away(env: Environment) -> None:
+    no = Says("AccessDeniedException", "not authorized")
+    seen = _look(env, sagemaker__list_cluster_events=no, eks__describe_addon=no, cloudwatch__get_metric_statistics=no)
+    lines = seen.lines()
+    assert "  workers     ml.g7e.12xlarge: 3 of 3 instances, 3 Ready" in lines
+    assert "  events are not known: sagemaker:list_cluster_events: AccessDeniedException, not authorized" in lines
+    assert "  coredns is not known; unanswered: eks:describe_addon: AccessDeniedException, not authorized" in lines
+    assert (
+        "file system   fs-0123456789abcdef0 is available, 4800 GiB, use is not known: "
+        "cloudwatch:get_metric_statistics: AccessDeniedException, not authorized" in lines
+    )
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "UnrecognizedClientException", "RequestTimeTooSkewed"])
+def test_credentials_that_no_service_takes_end_it_with_one_sentence(env: Environment, code: str) -> None:
+    with pytest.raises(Unreachable, match=r"^AWS cannot be asked: gone; "):
+        _look(env, cloudformation__list_stacks=Says(code, "gone"))

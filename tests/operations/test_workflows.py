@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +19,8 @@ from config.load import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.yml"))}
+BESIDE = Path(sys.executable).with_name("actionlint")
+ACTIONLINT = str(BESIDE) if BESIDE.exists() else shutil.which("actionlint")
 SHELL = {"source", "printf", "cat", "test", "exit", "code=0", "code=$?"}
 
 
@@ -79,3 +85,19 @@ def test_a_deploy_waits_for_approval_after_its_plan() -> None:
         job: step["with"]["role-to-assume"].rsplit("-", 1)[-1] for job, step in steps(WORKFLOWS["deploy"]) if "role-to-assume" in str(step)
     }
     assert roles == {"plan": "plan", "deploy": "deploy"}
+
+
+@pytest.mark.skipif(ACTIONLINT is None, reason="actionlint is neither beside Python nor on PATH: make setup brings it")
+def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
+    """Nor of the actions that they use: one whose runtime is gone from the runners fails before it does anything."""
+
+    def lint(*files: Path) -> tuple[int, str]:
+        done = subprocess.run([str(ACTIONLINT), "-no-color", *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    assert lint(*sorted(FOLDER.glob("*.yml"))) == (0, "")
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text((FOLDER / "nightly.yml").read_text().replace("vars.AWS_REGION", "vari.AWS_REGION"))
+    code, said = lint(wrong)
+    assert code == 1
+    assert 'undefined variable "vari"' in said

@@ -18,6 +18,8 @@ from training.record import Evaluation, Model, Record
 RUN = "demo"
 BASE = "/shared/models/maze-standin"
 MODULES = ("encoder", "head")
+BASELINE, GOOD = set(range(19)), set(range(51))
+"""Held-out mazes that are solved before training, and those that can be solved in 15 turns."""
 
 
 def adapter(rank: int = 8, seed: int = 0) -> dict[str, Any]:
@@ -68,6 +70,11 @@ def make_record(run: str = RUN, *, evaluations: tuple[Evaluation, ...] = (), **c
         run_id=run, environment="local", status="SUCCEEDED", model=Model(path=BASE, revision="main"), overrides=overrides,
         evaluations=evaluations, **changes,
     )  # fmt: skip
+
+
+def record_of(candidate_solves: set[int], *, format_rate: float = 1.0, baseline: set[int] = BASELINE) -> Record:
+    """A run whose baseline and step 10 were evaluated."""
+    return make_record(evaluations=(evaluation(0, baseline), evaluation(10, candidate_solves, format_rate=format_rate)))
 
 
 def write_record(shared: Path, made: Record) -> None:

@@ -18,12 +18,6 @@ from tests.serving.exports import RUN, adapter, config, make_record, write_expor
 ENV = load("local")
 
 
-@pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
-    return tmp_path
-
-
 def refused(step: int = 10, *, env: Any = ENV, record: Any = None) -> str:
     with pytest.raises(Refused) as found:
         export.checked(env, record or make_record(), step)

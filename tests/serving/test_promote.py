@@ -23,12 +23,6 @@ from training.verdicts import Measured, Rule, Verdict
 ENV = load("local")
 
 
-@pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
-    return tmp_path
-
-
 def verdict(found: Export, *, passed: bool = True, **changes: Any) -> Verdict:
     measured = tuple(
         Measured(who=who, maze_set="held-out", source="eval dump", solved=solved, mazes=64, rate=solved / 64, low=0, high=1)

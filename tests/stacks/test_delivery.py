@@ -21,7 +21,7 @@ def roles(variant: Variant, tmp_path: Path) -> dict[str, dict[str, Any]]:
     settings = variant("reference", {"access.delivery": {"repository": "owner/name"}})
     made = synthesize(settings, tmp_path / "out", only=lambda app: Cluster(app, settings))
     found = [body["Properties"] for body in made.resources("AWS::IAM::Role").values()]
-    return {body["RoleName"].removeprefix("hyperpod-rl-reference-"): body for body in found if "RoleName" in body}
+    return {body["RoleName"].removeprefix("hyperpod-rl-reference-us-west-2-"): body for body in found if "RoleName" in body}
 
 
 def test_there_are_none_unless_a_repository_is_named(variant: Variant, tmp_path: Path) -> None:

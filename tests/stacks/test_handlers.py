@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from stacks.handlers import custom_resource, drain, empty_bucket, final_backup, kubernetes_api, mirror, nodes_ready
+from stacks.handlers import custom_resource, drain, empty_bucket, kubernetes_api, mirror, nodes_ready
 
 EVENT = {
     "RequestType": "Create",
@@ -74,29 +74,34 @@ def group(name: str, count: int, gpus: int = 0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("running", "ready", "said"),
+    ("instances", "ready", "said"),
     [
-        ({"workers": 2}, {"workers": [2, 2]}, []),
-        ({"workers": 1}, {"workers": [2, 2]}, ["group workers has 1 of 2 instances running"]),
-        ({"workers": 2}, {"workers": [2]}, ["group workers has 1 of 2 nodes Ready in Kubernetes"]),
+        ({"workers": {"Running": 2}}, {"workers": [2, 2]}, []),
+        ({"workers": {"Running": 1}}, {"workers": [2, 2]}, ["group workers has 1 of 2 instances running"]),
         (
-            {"workers": 2},
+            {"workers": {"Pending": 1, "DeepHealthCheckInProgress": 1}},
+            {},
+            ["group workers has 0 of 2 instances running (1 DeepHealthCheckInProgress, 1 Pending)"],
+        ),
+        ({"workers": {"Running": 2}}, {"workers": [2]}, ["group workers has 1 of 2 nodes Ready in Kubernetes"]),
+        (
+            {"workers": {"Running": 2}},
             {"workers": [2, 0]},
             ["group workers has nodes with 0 allocatable GPUs instead of 2: the device plugin does not run there yet"],
         ),
         ({}, {}, ["group workers has 0 of 2 instances running"]),
     ],
 )
-def test_missing_nodes_are_named(running: dict[str, int], ready: dict[str, list[int]], said: list[str]) -> None:
-    assert nodes_ready.missing_nodes([group("workers", 2, 2)], running=running, ready=ready) == said
+def test_missing_nodes_are_named(instances: dict[str, dict[str, int]], ready: dict[str, list[int]], said: list[str]) -> None:
+    assert nodes_ready.missing_nodes([group("workers", 2, 2)], instances=instances, ready=ready) == said
 
 
 def test_a_group_of_none_is_ready() -> None:
-    assert nodes_ready.missing_nodes([group("serving", 0, 2)], running={}, ready={}) == []
+    assert nodes_ready.missing_nodes([group("serving", 0, 2)], instances={}, ready={}) == []
 
 
 def test_the_wait_ends_with_the_events_and_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes_ready, "running_nodes", lambda _: {"workers": 0})
+    monkeypatch.setattr(nodes_ready, "instance_states", lambda _: {"workers": {"Pending": 1}})
     monkeypatch.setattr(nodes_ready, "ready_nodes", lambda _: {})
     monkeypatch.setattr(nodes_ready, "last_events", lambda _: ["workers insufficient capacity in usw2-az2"])
     properties = {"ClusterName": "c", "EksClusterName": "c", "TimeoutMinutes": "55", "Groups": [group("workers", 3, 2)]}
@@ -105,7 +110,24 @@ def test_the_wait_ends_with_the_events_and_with_what_to_do(monkeypatch: pytest.M
     assert nodes_ready.is_complete({**event, "Began": str(10_000 - 54 * 60)}, None) == {"IsComplete": False}
     with pytest.raises(RuntimeError, match=r"insufficient capacity in usw2-az2.*deploy this stack again") as error:
         nodes_ready.is_complete({**event, "Began": str(10_000 - 55 * 60)}, None)
-    assert "group workers has 0 of 3 instances running" in str(error.value)
+    assert "group workers has 0 of 3 instances running (1 Pending)" in str(error.value)
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_instances_are_counted_by_state_over_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def node(group: str, status: str) -> dict[str, Any]:
+        state = {"Status": status}
+        return {"InstanceGroupName": group, "InstanceId": "i-1", "InstanceType": "ml.m5.xlarge", "LaunchTime": 0, "InstanceStatus": state}
+
+    client = boto3.client("sagemaker")
+    with Stubber(client) as stub:
+        monkeypatch.setattr(nodes_ready.boto3, "client", lambda _: client)
+        first = [node("workers", "Running"), node("workers", "DeepHealthCheckInProgress")]
+        stub.add_response("list_cluster_nodes", {"ClusterNodeSummaries": first, "NextToken": "more"})
+        stub.add_response(
+            "list_cluster_nodes", {"ClusterNodeSummaries": [node("workers", "Running"), node("head", "Pending")], "NextToken": ""}
+        )
+        assert nodes_ready.instance_states("mine") == {"workers": {"Running": 2, "DeepHealthCheckInProgress": 1}, "head": {"Pending": 1}}
 
 
 def test_deleting_the_wait_waits_for_nothing() -> None:
@@ -242,6 +264,25 @@ def test_a_cluster_that_is_gone_is_drained(monkeypatch: pytest.MonkeyPatch) -> N
     assert drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}}) == ("drain/c", {})
 
 
+@pytest.mark.parametrize(("seconds", "drained"), [(60, True), (3600, False)])
+def test_an_api_server_that_is_silent_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch, seconds: float, drained: bool) -> None:
+    """Else the controllers would go before what they made, and a load balancer's interfaces keep the VPC."""
+    now = [0.0]
+    server = Server({"services": [thing("front", "serving", type="LoadBalancer")]})
+
+    def found(_: str) -> Server:
+        if now[0] < seconds:
+            raise kubernetes_api.Silent("the endpoint does not answer: timed out")
+        return server
+
+    monkeypatch.setattr(drain, "api", found)
+    monkeypatch.setattr(drain.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(drain.time, "sleep", lambda waited: now.__setitem__(0, now[0] + waited))
+    drain.work({"RequestType": "Delete", "ResourceProperties": {"ClusterName": "c"}})
+    assert bool(server.deleted) is drained
+    assert now[0] <= max(seconds, drain.SILENCE_SECONDS) + 10
+
+
 def test_the_drain_does_nothing_on_create_and_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "api", lambda _: pytest.fail("the API server was asked"))
     for request in ("Create", "Update"):
@@ -339,52 +380,3 @@ def test_the_mirror_of_images_is_waited_for_until_it_ends(monkeypatch: pytest.Mo
     gone = {**event, "RequestType": "Delete"}
     assert mirror.begin(gone, None) == {"PhysicalResourceId": "mirror/images"}
     assert mirror.ended(gone, None) == {"IsComplete": True}
-
-
-BACKUP = {
-    "RequestId": "request",
-    "PhysicalResourceId": "final-backup/fs-0123456789abcdef0",
-    "ResourceProperties": {"FileSystemId": "fs-0123456789abcdef0", "Name": "hyperpod-rl-reference"},
-}
-
-
-@pytest.mark.usefixtures("_credentials")
-@pytest.mark.parametrize(("lifecycle", "complete"), [("CREATING", False), ("AVAILABLE", True)])
-def test_the_last_backup_is_waited_for(monkeypatch: pytest.MonkeyPatch, lifecycle: str, complete: bool) -> None:
-    client = boto3.client("fsx")
-    backup = {
-        "BackupId": "backup-0123456789abcdef0",
-        "Lifecycle": "CREATING",
-        "Type": "USER_INITIATED",
-        "CreationTime": 0,
-        "FileSystem": {},
-    }
-    with Stubber(client) as stub:
-        stub.add_response("create_backup", {"Backup": backup})
-        stub.add_response(
-            "describe_backups", {"Backups": [{**backup, "Lifecycle": lifecycle}]}, {"BackupIds": ["backup-0123456789abcdef0"]}
-        )
-        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
-        begun = final_backup.on_event({**BACKUP, "RequestType": "Delete"}, None)
-        assert final_backup.is_complete({**BACKUP, **begun, "RequestType": "Delete"}, None) == {"IsComplete": complete}
-
-
-@pytest.mark.usefixtures("_credentials")
-def test_a_backup_that_failed_keeps_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = boto3.client("fsx")
-    backup = {"BackupId": "backup-0123456789abcdef0", "Lifecycle": "FAILED", "Type": "USER_INITIATED", "CreationTime": 0, "FileSystem": {}}
-    with Stubber(client) as stub:
-        stub.add_response("describe_backups", {"Backups": [{**backup, "FailureDetails": {"Message": "no space"}}]})
-        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
-        with pytest.raises(RuntimeError, match=r"FAILED \(no space\); the file system was kept"):
-            final_backup.is_complete({**BACKUP, "RequestType": "Delete", "BackupId": "backup-0123456789abcdef0"}, None)
-
-
-@pytest.mark.usefixtures("_credentials")
-def test_a_file_system_that_is_gone_needs_no_backup(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = boto3.client("fsx")
-    with Stubber(client) as stub:
-        stub.add_client_error("create_backup", "FileSystemNotFound")
-        monkeypatch.setattr(final_backup.boto3, "client", lambda _: client)
-        begun = final_backup.on_event({**BACKUP, "RequestType": "Delete"}, None)
-        assert final_backup.is_complete({**BACKUP, **begun, "RequestType": "Delete"}, None) == {"IsComplete": True}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.load import ROOT
-from stacks.roles import Allow
+from stacks.allow import Allow
 
 SOURCES = sorted((ROOT / "stacks").glob("*.py"))
 

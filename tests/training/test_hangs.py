@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from config import names
 from config.load import load
 from config.names import Parameter
 from config.problems import Unreachable
@@ -70,18 +71,29 @@ def test_a_log_group_that_is_not_there_yet(logs: Logs) -> None:
     assert notes == []
 
 
-def test_no_access_is_said_once_and_never_asked_again(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_access_is_said_once_and_asked_again_later(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(env: Any, aws: Any = None) -> Any:
         raise Unreachable("AWS refused GetParametersByPath: AccessDenied")
 
+    there = deployed.lookup
     monkeypatch.setattr(deployed, "lookup", refused)
     clock, notes = [0.0], list[str]()
     asking = hangs.Hangs(load("reference"), notes.append, now=lambda: clock[0])
-    for _ in range(3):
+    for _ in range(13):
         assert asking(0.0) is None
         clock[0] += 100
     assert len(notes) == 1
     assert "AccessDenied" in notes[0]
+    monkeypatch.setattr(deployed, "lookup", there)
+    clock[0] += hangs.AFTER_FAILURE_SECONDS
+    assert "HANG_DETECTED" in str(asking(1990.0))
+
+
+def test_a_pod_is_told_the_log_group_and_looks_nothing_up(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployed, "lookup", None)  # would be a TypeError
+    monkeypatch.setenv(names.HANG_LOG_GROUP_VARIABLE, "/aws/sagemaker/Clusters/hyperpod-rl-reference/told")
+    assert "HANG_DETECTED" in str(hangs.Hangs(load("reference"), now=lambda: 0.0)(1990.0))
+    assert logs.asked[0]["logGroupName"].endswith("/told")
 
 
 def test_the_local_cloud_is_not_asked() -> None:

@@ -225,3 +225,19 @@ def test_a_step_of_docker_that_fails_is_named(env: Environment, docker: Path, mo
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(Failed, match="`docker pull` failed"):
         build(env, FakeAws(), "docker")
+
+
+def test_what_ecr_lacks_is_one_sentence_with_the_command_that_mends_it(env: Environment) -> None:
+    aws = FakeAws()
+    problem = image.missing(env, aws, environment_name="mine.yaml")
+    assert str(problem) == (
+        f"image.tag = 2026.11: ECR has no image of this tag in the repository {names.image_repository(env)};"
+        " run `hyperpod-rl --env mine.yaml image build` first."
+    )
+    aws.push("2026.11")
+    assert image.missing(env, aws) is None
+    pinned = env.model_copy(update={"image": env.image.model_copy(update={"digest": "sha256:" + "0" * 64})})
+    problem = image.missing(pinned, aws)
+    assert problem is not None
+    assert problem.field == "image.digest"
+    assert image.missing(load("local"), None) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from datetime import UTC, datetime
 
 import pytest
@@ -164,3 +165,10 @@ def test_overrides_reach_the_command_line_as_skyrl_reads_them() -> None:
     values, problems = skyrl.parse(words)
     assert not problems
     assert values == dict(specification.overrides)
+
+
+def test_a_command_that_linux_would_not_start_is_refused() -> None:
+    fine = specify(load("reference"), settings=(f"trainer.project_name={'x' * 100_000}",))
+    subprocess.run(["true", fine.entrypoint], check=True)  # one word of a command line
+    with pytest.raises(Refused, match=r"trainer\.project_name = x+\.\.\.: the command would have \d+ bytes"):
+        specify(load("reference"), settings=(f"trainer.project_name={'x' * 130_000}",))

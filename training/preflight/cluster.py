@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from config import names
+from config.environment import Environment
 from config.problems import Problem, Unreachable
 from training.connection import Answered, Connection
 from training.kubernetes import Kubectl
@@ -97,16 +98,25 @@ def _skew(cluster: Cluster) -> Iterator[tuple[str, str, Problem]]:
 
 def images(kubectl: Kubectl) -> list[Finding]:
     """Whether every Ray pod runs the image that the environment pins, and all of them the same; nothing where Kubernetes does not say."""
+    return of_images(kubectl.environment, ray_pods(kubectl))
+
+
+def ray_pods(kubectl: Kubectl) -> dict[str, Mapping[str, Any]]:
+    """The pods of the RayCluster by their names. Raises Rejected, Unreachable, Refused."""
     env = kubectl.environment
-    name = env.ray_cluster.name
-    pods = kubectl.list("pods", namespace=env.ray_cluster.namespace, selector=f"ray.io/cluster={name}")
+    pods = kubectl.list("pods", namespace=env.ray_cluster.namespace, selector=f"ray.io/cluster={env.ray_cluster.name}")
+    return {str(pod["metadata"]["name"]): pod for pod in pods}
+
+
+def of_images(env: Environment, pods: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """What `images` finds in these pods."""
     running: dict[str, str] = {}
-    for pod in pods:
+    for name, pod in pods.items():
         for container in (pod.get("status") or {}).get("containerStatuses") or []:
             # `repository@sha256:…`, as the node pulled it (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/).
             digest = str(container.get("imageID") or "").rpartition("@")[2]
             if container.get("name") == "ray" and digest.startswith("sha256:"):
-                running[str(pod["metadata"]["name"])] = digest
+                running[name] = digest
     pinned, found = env.image.digest, sorted(set(running.values()))
     wrong = sorted(name for name, digest in running.items() if pinned is not None and digest != pinned)
     if wrong:
@@ -120,9 +130,8 @@ def images(kubectl: Kubectl) -> list[Finding]:
     return []
 
 
-_PROBE: Final = """\
-import importlib.util, json, os, ray
-ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+# Source of a function that says whether an object can be put and removed: True, or why not.
+STORES: Final = """\
 def stores(bucket, key):
     if bucket is None:
         return True
@@ -135,6 +144,14 @@ def stores(bucket, key):
         return True
     except Exception as error:
         return " ".join(str(error).split())[:200]
+"""
+_PROBE: Final = (
+    """\
+import importlib.util, json, os, ray
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+"""
+    + STORES
+    + """\
 @ray.remote(num_cpus=1, max_retries=0)
 def look(module, mount, bucket, key):
     try:
@@ -145,6 +162,7 @@ def look(module, mount, bucket, key):
     return {"module": found, "mount": mounted, "bucket": stores(bucket, key)}
 print("PREFLIGHT " + json.dumps(ray.get(look.remote(%(module)r, %(mount)r, %(bucket)r, %(key)r), timeout=%(timeout)d)))
 """
+)
 
 
 def probe(
@@ -173,7 +191,7 @@ def probe(
         log = str(connection.call(lambda client: client.get_job_logs(job)))
     finally:
         _remove(connection, job, sleep=sleep, now=now)
-    return list(_judged(log, status, module=module, mount=mount, bucket=bucket))
+    return list(judged(log, status, module=module, mount=mount, bucket=bucket))
 
 
 def _start(connection: Connection, job: str, command: str, specification: Specification) -> None:
@@ -216,7 +234,8 @@ def _remove(connection: Connection, job: str, *, sleep: Callable[[float], None],
     connection.note(f"the job {job} may still be there; ray job delete {job} removes it once it has ended")
 
 
-def _judged(log: str, status: str, *, module: str | None, mount: str, bucket: str | None) -> Iterator[Finding]:
+def judged(log: str, status: str, *, module: str | None, mount: str, bucket: str | None) -> Iterator[Finding]:
+    """What the small program's line says; `status` is how it ended."""
     # Ray repeats the entrypoint, which holds the word too, at the head of the log.
     line = next((line for line in log.splitlines() if line.startswith("PREFLIGHT {")), None)
     if line is None:

@@ -2,14 +2,23 @@
 
 Measured on NVIDIA H200s (1 and 2 GPUs) with the shape of Qwen3-VL-8B, LoRA rank 32 on every linear layer of the language model,
 FSDP2 with one unit a layer, fp32 shards and bf16 compute, AdamW, gradient checkpointing, PyTorch 2.11, transformers 5.17, peak
-*allocated* memory, 4,096 to 73,728 tokens a micro batch. The formula stays within 3 % of every measured row (a test holds them).
+*allocated* memory, 4,096 to 73,728 tokens a micro batch. The formula stays within 1 % of every measured row (a test holds them).
 
-What decides, as far as the measured slope tells (inferred, not profiled), is the language-model head, not a decoder layer: SkyRL's
-forward pass makes bf16 logits of all tokens and only what follows works in chunks (skyrl/backends/skyrl_train/workers/
-model_wrapper.py, skyrl 0.3.0), so that logits, their log-softmax and their gradient stand side by side: 3 x 2 bytes x vocabulary a
-token, 6 x 2 where log-probabilities are computed unchunked in fp32, and a third of that without a backward pass.
-A layer's own need was counted with PyTorch's FakeTensorMode on transformers'
-Qwen3VLTextModel under PEFT; it decides only for models with a small vocabulary.
+No constant of the step's peak is fitted; each term follows from the model's dimensions and from what PyTorch holds at that moment,
+and leaving any row out changes none. The moment is the language-model head, not a decoder layer: SkyRL's forward pass makes bf16
+logits of all tokens, and only what follows works in chunks of the sequence (skyrl/backends/skyrl_train/workers/model_wrapper.py,
+skyrl 0.3.0). Bytes a token and vocabulary entry, as the slopes of the rows show (the reading of them is inferred, not profiled):
+
+- chunked, with backward, 6: bf16 logits, their gradient as far as it is summed up, and the next chunk's, which the backward pass of a
+  slice makes as long as the whole; beside them one chunk of every sequence of the micro batch in fp32.
+- at once, with backward, 12: bf16 logits, fp32 log-probabilities and their gradient, and that in bf16.
+- chunked, without backward, 2: bf16 logits; beside them a chunk in fp32 and its log-probabilities.
+- at once, without backward, 8: the six that it adds with a backward pass. No row measured it, so it counts as inferred.
+
+What is saved for the backward pass is the bf16 input of each layer. The root's unit (embedding and head) stays gathered in bf16, and
+the last layer is gathered ahead of its backward pass. A layer's own need was counted with PyTorch's FakeTensorMode on transformers'
+Qwen3VLTextModel under PEFT; it decides only for models with a small vocabulary. Pictures count by their tokens: the vision tower is
+frozen, so nothing of it is saved.
 """
 
 from __future__ import annotations
@@ -19,13 +28,11 @@ from typing import Final
 
 from config.base_models import GIB, BaseModel
 
-# Bytes a token and vocabulary entry: (chunked, full logits), with and without a backward pass.
+# Bytes a token and vocabulary entry: (chunked, at once), with and without a backward pass.
 _HEAD_TRAIN: Final = (6, 12)
-_HEAD_FORWARD: Final = (2, 6)
-# fp32 and bf16 of one chunk of logits beside them, 5 bytes an entry: fitted.
-_CHUNK_BYTES: Final = 5
-# Last hidden state, its norm in fp32, its gradient: bytes a token and hidden unit, fitted.
-_HIDDEN_BYTES: Final = 14
+_HEAD_FORWARD: Final = (2, 8)
+# Bytes an entry of one chunk of logits of every sequence, with and without a backward pass.
+_CHUNK_TRAIN, _CHUNK_FORWARD = 4, 8
 # How often the outputs of one layer's linears are held in bf16 while it is recomputed and differentiated, or only computed.
 _LAYER_TRAIN, _LAYER_FORWARD = 3.8, 1.6
 # What one layer saves for its backward pass where nothing is recomputed: the same count. Inferred, not measured.
@@ -67,7 +74,8 @@ class Step:
     @property
     def inferred(self) -> bool:
         """Whether something of it was never measured."""
-        return self.rank == 0 or not self.checkpointing or self.sequence_parallel > 1 or self.offloaded
+        at_once = self.chunk is None and not self.backward
+        return self.rank == 0 or not self.checkpointing or self.sequence_parallel > 1 or self.offloaded or at_once
 
 
 @dataclass(frozen=True)
@@ -126,17 +134,22 @@ def peak(step: Step) -> Peak:
     if step.backward:
         saved = model.layers * 2 * (model.hidden_size if step.checkpointing else _LAYER_SAVED * outputs)
     per_entry = (_HEAD_TRAIN if step.backward else _HEAD_FORWARD)[step.chunk is None]
-    in_head = saved + _HIDDEN_BYTES * model.hidden_size + per_entry * model.vocabulary
-    chunk = _CHUNK_BYTES * model.vocabulary * min(step.chunk, tokens) if step.chunk else 0.0
+    in_head = saved + per_entry * model.vocabulary
+    chunk = 0.0
+    if step.chunk:
+        chunked = step.micro_batch * min(step.chunk, step.tokens / step.sequence_parallel)
+        chunk = (_CHUNK_TRAIN if step.backward else _CHUNK_FORWARD) * model.vocabulary * chunked
     in_layer = saved + (_LAYER_TRAIN if step.backward else _LAYER_FORWARD) * 2 * outputs
-    head = root + chunk, tokens * in_head
+    head = root + layer, chunk + tokens * in_head
     # While one layer computes, the next is gathered.
     body = root + 2 * layer, tokens * in_layer
     gathered, activations = max(head, body, key=sum)
+    # Gradient and AdamW's two moments, fp32; between steps the gradient is gone.
+    states = 12 if step.backward else 8
     return Peak(
         step=step,
         weights=4 * held * share / GIB,
-        optimizer=12 * trained * share / GIB,  # gradient and AdamW's two moments, fp32
+        optimizer=states * trained * share / GIB,
         gathered=gathered / GIB,
         activations=activations / GIB,
     )

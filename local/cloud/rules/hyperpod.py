@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 
 from local.cloud.rules.asking import Asked, absent, eks_cluster, is_missing, refuses
@@ -34,8 +33,6 @@ def hyperpod_needs_api_authentication(asked: Asked) -> Iterator[str]:
 
 @refuses(HYPERPOD, "create")
 def hyperpod_needs_the_dependency_chart(asked: Asked) -> Iterator[str]:
-    if os.environ.get("KUBEBUILDER_ASSETS"):
-        return  # CDK's own code installs charts into a real API server then, which this rule does not see
     name = _hyperpod_eks(asked)
     cluster = asked.cloud.clusters.get(name) if name and asked.cloud.clusters is not None else None
     if cluster is not None and not any(cluster.has_release(release) for release in DEPENDENCY_RELEASES):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from operations.doctor import addons, quotas
+from operations.aws import Aws
+from operations.doctor import addons, machine, quotas, run
 from operations.doctor.account import linked_roles
 from operations.doctor.run import CHECKS, Report, examine
 from tests.operations.conftest import ACCOUNT, Variant
@@ -171,8 +172,6 @@ CASES = [
          "choose a larger subnet", changes={"network.existing": EXISTING}),
     Case("subnet", {"ec2:describe_subnets": _subnet(4000, vpc="vpc-1")}, "lies in vpc-1, not in vpc-0123456789abcdef0",
          "mend network.existing", changes={"network.existing": EXISTING}),
-    Case("nodes", {}, "the nodes take up to 500 addresses, and network.hyperpod_cidr 10.1.0.0/24 has 251", "choose a larger range",
-         changes={"network.hyperpod_cidr": "10.1.0.0/24", "instance_groups.2.count": 13}),
     Case("nodes", {}, "ml.m5.large takes 9 pods, and about 11 daemon pods come first", "choose a larger instance type",
          changes={"instance_groups.0.instance_type": "ml.m5.large"}),
     Case("addons", {"eks:describe_addon_versions": lambda given: {"addons": [{"addonVersions": [{"addonVersion": "v0.0.1"}]}]}},
@@ -218,7 +217,7 @@ def test_a_caller_who_may_not_ask_hears_which_permission_is_missing(variant: Var
     report = _examine(variant(), {"iam:get_role": Says("AccessDenied", "not authorized")})
     (line,) = (line for line in report.lines if line.check.name == "service-linked-roles")
     assert (line.finding.level, line.finding.looked) == ("warning", False)
-    assert line.finding.fix == "a role that may call iam:get_role"
+    assert line.finding.fix == "use a role that may call iam:get_role"
     assert report.exit_code == 0
 
 
@@ -247,3 +246,63 @@ def test_an_identity_center_of_another_region_counts(variant: Variant) -> None:
     report = _examine(env, {"sso-admin:list_instances": regional})
     assert [line.finding.level for line in report.lines if line.check.name == "identity-center"] == ["ok"]
     assert len(asked) > 10
+
+
+NOT_ENABLED = "The security token included in the request is invalid"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "fix"),
+    [
+        ("ExpiredToken", "The security token included in the request is expired", "sign in again (aws sso login"),
+        ("InvalidClientTokenId", NOT_ENABLED, "check the credentials, and that the account has us-west-2 enabled"),
+        ("Throttling", "Rate exceeded", "AWS wants fewer calls: run it again in a minute"),
+        ("AccessDenied", "explicit deny in a service control policy", "use a role that may call sts:get_caller_identity"),
+    ],
+)
+def test_credentials_that_aws_refuses_are_answered_with_what_mends_them(variant: Variant, code: str, message: str, fix: str) -> None:
+    report = _examine(variant(), {"sts:get_caller_identity": Says(code, message)})
+    finding = report.lines[0].finding
+    assert (finding.level, finding.why) == ("failed", f"AWS cannot be asked: {message}")
+    assert finding.fix.startswith(fix)
+    assert report.exit_code == 3
+    assert {line.check.name for line in report.lines if line.finding.looked and line.finding.level == "ok"} == {"tools", "nodes", "clock"}
+
+
+def test_a_region_that_the_account_has_not_enabled_is_named(variant: Variant) -> None:
+    env, stubs = variant(), Stubs({}, clock=lambda: NOW)
+
+    def by_region(_: Any) -> dict[str, Any]:
+        if len(stubs.asked) == 1:
+            raise Says("InvalidClientTokenId", NOT_ENABLED)
+        return {"Account": ACCOUNT, "Arn": f"arn:aws:iam::{ACCOUNT}:user/me", "UserId": "u"}
+
+    stubs.answers["sts:get_caller_identity"] = by_region
+    finding = examine(env, session=stubs.session(), now=lambda: NOW).lines[0].finding
+    assert finding.why.endswith(f"in us-east-1 it takes the credentials, so the region is not enabled for account {ACCOUNT}")
+    assert finding.fix == "aws account enable-region --region-name us-west-2"
+
+
+def test_a_clock_that_aws_refuses_is_told_from_the_refusal_itself(variant: Variant) -> None:
+    refusal = Says("SignatureDoesNotMatch", "Signature expired: 20270115T080000Z is now earlier than 20270115T081500Z")
+    report = _examine(variant(), {"sts:get_caller_identity": refusal}, now=NOW - 1800)
+    assert report.lines[0].finding.fix == "set this machine's clock (chrony, ntpd)"
+    (line,) = (line for line in report.lines if line.check.name == "clock")
+    assert (line.finding.level, line.finding.why.partition(";")[0]) == ("failed", "this machine's clock is -1800 s off")
+
+
+def test_each_call_that_is_denied_costs_its_own_lines_only(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "TOOLS", ())
+    env = variant({"remote_access.domain": DOMAIN, "instance_groups.2.training_plan_arn": PLAN})
+    fine = good(env)
+    stubs = Stubs(dict(fine), clock=lambda: NOW)
+    session, aws = stubs.session(), {}
+    monkeypatch.setattr(run, "Aws", lambda env, session: aws.setdefault("one", Aws(env, session)))
+    for name in fine.keys() - {"sts:get_caller_identity"}:
+        stubs.answers = {**fine, name: Says("AccessDeniedException", "not authorized")}
+        report = examine(env, session=session, now=lambda: NOW)
+        blind = [line for line in report.lines if not line.finding.looked]
+        assert {line.finding.fix for line in blind} <= {f"use a role that may call {name}"}
+        assert len({line.check.name for line in blind}) <= 2
+        assert {line.check.name for line in report.lines} == {"credentials", *(check.name for check in CHECKS)} - {"tools"}
+        assert report.exit_code == 0, name

@@ -51,6 +51,18 @@ def _network(account: Account) -> str:
     address = ec2.allocate_address(Domain="vpc", TagSpecifications=_tagged("elastic-ip", MINE))["AllocationId"]
     ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address, TagSpecifications=_tagged("natgateway", MINE))
     ec2.create_security_group(GroupName=f"GuardDutyManagedSecurityGroup-{vpc}", Description="guard", VpcId=vpc)
+    groups = [
+        ec2.create_security_group(GroupName=f"security-group-for-{way}-nfs-d-left", Description="nfs", VpcId=vpc)["GroupId"]
+        for way in ("inbound", "outbound")
+    ]
+    for group_id, other, rule in (
+        (*groups, ec2.authorize_security_group_ingress),
+        (*groups[::-1], ec2.authorize_security_group_egress),
+    ):
+        rule(
+            GroupId=group_id,
+            IpPermissions=[{"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049, "UserIdGroupPairs": [{"GroupId": other}]}],
+        )
     ec2.create_vpc_endpoint(
         VpcId=vpc, ServiceName="com.amazonaws.us-west-2.guardduty-data", VpcEndpointType="Interface", SubnetIds=[subnet]
     )
@@ -85,6 +97,17 @@ def _named(account: Account, worker: str) -> None:
     account.client("lambda").create_function(
         FunctionName=f"{BASE}-Platform-Drain-X", Runtime="python3.13", Role=worker, Handler="index.h", Code={"ZipFile": _archive()}
     )
+
+
+def _more_services(account: Account, worker: str) -> None:
+    account.client("stepfunctions").create_state_machine(
+        name="ProviderWaiter", definition='{"StartAt":"A","States":{"A":{"Type":"Succeed"}}}', roleArn=worker,
+        tags=[{"key": "hyperpod-rl-environment", "value": "local"}],
+    )  # fmt: skip
+    account.client("acm").request_certificate(DomainName="ray.example.com", KeyAlgorithm="EC_prime256v1", Tags=MINE)
+    budget = {"BudgetName": names.budget(load.load("local")), "BudgetType": "COST", "TimeUnit": "MONTHLY",
+              "BudgetLimit": {"Amount": "1", "Unit": "USD"}}  # fmt: skip
+    account.client("budgets").create_budget(AccountId="000000000000", Budget=budget)
 
 
 def _archive() -> bytes:
@@ -208,6 +231,7 @@ EVERY_KIND = {
     "load balancer", "target group", "network interface", "security group", "VPC endpoint", "NAT gateway", "Elastic IP address",
     "internet gateway", "subnet", "route table", "VPC", "EBS volume", "EBS snapshot", "FSx file system", "FSx backup", "S3 bucket",
     "ECR repository", "KMS key", "CDK asset", "EFS file system",
+    "Step Functions state machine", "ACM certificate", "budget",
 }  # fmt: skip
 
 
@@ -222,7 +246,8 @@ def test_one_of_each_kind_is_found_and_its_printed_command_removes_it(cloud: Acc
     vpc = _network(cloud)
     _home(cloud)
     _volumes(cloud)
-    _named(cloud, _role(cloud))
+    _named(cloud, worker := _role(cloud))
+    _more_services(cloud, worker)
     _buckets(cloud, env)
     found = scanning.scan(env, Aws(env))
     assert found.unseen == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ folder = pathlib.Path("dist/mine/platform")
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "00.yaml").write_text("kind: Namespace\\nmetadata: {name: training}\\n")
 """
+AUTHOR = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
 LOAD = """\
 from types import SimpleNamespace
 def load(name):
@@ -98,6 +100,18 @@ def test_a_side_that_cannot_be_synthesized_says_what_it_said(project: Path) -> N
         synthesis.sides("mine", synthesis.commit("HEAD", root=project), root=project)
 
 
+def test_outside_of_a_clone_and_in_a_shallow_one_it_says_what_git_lacks(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not a git repository"):
+        synthesis.default_base(root=tmp_path)
+    subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", "two"], cwd=project, check=True, env={**os.environ, **AUTHOR})
+    shallow = tmp_path / "shallow"
+    words = ["git", "clone", "-q", "--depth", "1", "--branch", "topic", f"file://{project}", str(shallow)]
+    subprocess.run(["git", "branch", "-f", "topic"], cwd=project, check=True)
+    subprocess.run(words, check=True)
+    with pytest.raises(Refused, match="git fetch --unshallow origin main"):
+        synthesis.default_base(root=shallow)
+
+
 def test_no_credentials_reach_the_code_under_review(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"):
         monkeypatch.setenv(name, "secret")
@@ -141,6 +155,28 @@ def test_a_risk_ends_with_1_unless_the_text_accepts_it(here: Path, capsys: pytes
     text.write_text("Moves it.\n\nAccept: orphan:p-One\n")
     assert run(["--env", "mine", "review", "--pull-request-text", str(text)]) == 0
     assert "accepted orphan:p-One" in capsys.readouterr().out
+
+
+def test_a_base_that_is_broken_stops_no_change_that_says_so_and_no_other_environment(
+    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (here / "environments/other.yaml").write_text("broken\n")
+    for words in (["add", "."], ["commit", "-qm", "two"]):
+        subprocess.run(["git", *words], cwd=here, check=True, env={**os.environ, **AUTHOR})
+    (here / "environments/other.yaml").write_text("value: 4\n")
+    (here / "environments/mine.yaml").write_text("value: 2\n")
+    assert run(["review", "--all-environments", "--base", "HEAD", "--markdown"]) == 1
+    said = capsys.readouterr().out
+    assert "Value: value: 1 -> value: 2" in said
+    assert "the base cannot be synthesized, so nothing is compared: Error: this environment is broken" in said
+    assert "Accept: uncompared:base" in said
+    text = tmp_path / "text.md"
+    text.write_text("Accept: uncompared:base, uncompared:head\n")
+    assert run(["--env", "other", "review", "--base", "HEAD", "--pull-request-text", str(text)]) == 0
+    capsys.readouterr()
+    (here / "environments/mine.yaml").write_text("broken\n")
+    assert run(["--env", "mine", "review", "--base", "HEAD", "--json", "--pull-request-text", str(text)]) == 1, "a broken head stays one"
+    assert json.loads(capsys.readouterr().out)["failure"] == "this change cannot be synthesized: Error: this environment is broken"
 
 
 @pytest.mark.parametrize(

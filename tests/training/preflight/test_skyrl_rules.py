@@ -162,6 +162,12 @@ def test_rule(name: str) -> None:
     assert name in _names(*SOUND, *kept, *broken)
 
 
+@pytest.mark.parametrize("length", ["many", "true", "9216.5", "[9216]", "'9216'"])
+def test_a_context_length_that_is_no_number_holds_no_conversation(length: str) -> None:
+    """SkyRL hands the engine's own words on as they are, so vLLM alone would say it, after every model is loaded."""
+    assert "context-holds-conversation" in _names(*SOUND, f"{KWARGS}max_model_len={length}")
+
+
 @pytest.mark.parametrize("name", [name for name, (kept, _) in EXAMPLES.items() if name != "batch-reaches-every-ref-gpu"])
 def test_what_keeps_a_rule_keeps_all(name: str) -> None:
     assert _names(*SOUND, *EXAMPLES[name][0]) - {"cluster-has-the-gpus"} == set()
