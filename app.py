@@ -18,9 +18,8 @@ if __name__ == "__main__":  # Ctrl-C ends it at once: where in jsii it was caugh
 from aws_cdk import App
 
 from config import load
-from config.environment import DOCUMENTATION_ACCOUNT
 from config.problems import Refused
-from config.surroundings import refuse_elsewhere
+from config.surroundings import refuse_elsewhere, worth_knowing
 
 
 def feature_flags() -> dict[str, Any]:
@@ -44,12 +43,8 @@ def main() -> int:
     except Refused as refused:
         print(*refused.problems, sep="\n", file=sys.stderr)
         return 2
-    if settings.account == DOCUMENTATION_ACCOUNT:
-        print(
-            f"environment {settings.name} names no account: synthesizing for AWS's documentation account {DOCUMENTATION_ACCOUNT} "
-            "(set `account` in the file, or -c account=ID)",
-            file=sys.stderr,
-        )
+    for line in worth_knowing(settings):
+        print(line, file=sys.stderr)
     # Only now: a wrong file is refused in a second, not after every module of CDK.
     from k8s import manifests
     from stacks.wiring import build

@@ -8,13 +8,13 @@ ours to answer for.
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from config import load
+from config.cloudformation import needs
 from tools.deployment import synthesize
 
 # Minutes. Seen: a note on AWS's sample stack for an EKS cluster with g7e.12xlarge nodes (VPC 3-5, FSx 10-15 beside it, plugins 2-5), AWS's
@@ -73,28 +73,6 @@ def path(
         found.append((node, done[node]))
         node = came_from[node]
     return found[::-1]
-
-
-def needs(body: Mapping[str, Any]) -> set[str]:
-    """Logical ids that a resource waits for."""
-    depends = body.get("DependsOn", [])
-    return {depends} if isinstance(depends, str) else set(depends) | set(_references(body.get("Properties", {})))
-
-
-def _references(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if key == "Ref":
-                yield item
-            elif key == "Fn::GetAtt":
-                yield item[0] if isinstance(item, list) else item.split(".")[0]
-            elif key == "Fn::Sub":
-                text = item if isinstance(item, str) else item[0]
-                yield from (name.split(".")[0] for name in re.findall(r"\$\{([A-Za-z0-9.]+)\}", text))
-            yield from _references(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _references(item)
 
 
 def _ordered(below: Mapping[str, frozenset[str]]) -> list[str]:

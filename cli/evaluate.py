@@ -68,7 +68,7 @@ def evaluate(
         env, maze_set=maze_set, mazes=mazes, max_turns=max_turns, concurrency=concurrency, temperature=temperature,
         max_tokens=max_tokens, run_id=run_id, step=step,
     )  # fmt: skip
-    path = _writable(Path(output)) if output else _in_run(env, run_id, step, wanted)
+    path = writable(Path(output)) if output else _in_run(env, run_id, step, wanted)
     if run_id is not None and step:
         wanted = replace(wanted, export_digest=export.digest_of(env, run_id, step))
     task = tasks.task(env, task_name, max_turns=wanted.max_turns)
@@ -108,13 +108,13 @@ def lines(result: Result, path: Path | None) -> list[str]:
     ]
 
 
-def _writable(path: Path) -> Path:
+def writable(path: Path) -> Path:
     """The path, if a file can be put there: known before an hour is played. Raises Refused."""
     import os
 
     from config.problems import Problem, Refused
 
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
     said = (
         "this is a folder" if path.is_dir()
         else f"{folder} is no folder" if not folder.is_dir()

@@ -55,6 +55,7 @@ def gate(
     from config.problems import Problem, Refused
     from serving import aliases, evidence, export, releases
     from serving import gate as judging
+    from serving.openai_client import Endpoint
     from serving.store import open_store
     from training import recording
 
@@ -62,12 +63,13 @@ def gate(
     if (endpoint is None) != (model is None):
         raise Refused(Problem("--endpoint", endpoint or "", "--endpoint and --model go together", "give both, or neither"))
     if endpoint is not None and model is not None:
+        for name in (model, baseline_model if baseline_model is not None else model):
+            Endpoint(endpoint, name)  # refuses before anything is read or written
         asked = evidence.Asked(endpoint, model, baseline_model)
     step = one(step, best)
     if in_cluster:
         again = words("gate", run, step=step, endpoint=endpoint, model=model, baseline_model=baseline_model)
-        show(session, *start(session, again, gpus=0 if asked else 1, dry_run=dry_run))
-        return 0
+        return show(session, *start(session, again, gpus=0 if asked else 1, dry_run=dry_run))
     env = session.environment()
     folder, record = read(env, run)
     if not dry_run:  # what lies in the run's folder by now, whoever followed the run or did not

@@ -10,7 +10,7 @@ import click
 from cli.session import Session
 
 if TYPE_CHECKING:
-    from serving.cluster_job import Job
+    from serving.cluster_job import Ended, Job
 
 OPTION = click.option("--in-cluster", is_flag=True, help="Run this in a Job of the cluster, where the shared file system is mounted.")
 
@@ -27,10 +27,10 @@ def words(command: str, run: str, **options: str | int | bool | None) -> list[st
     return found
 
 
-def start(session: Session, wanted: Sequence[str], *, gpus: int, dry_run: bool) -> tuple[Job, str | None]:
-    """Run the command in a Job and return it with what it printed; with `dry_run` nothing is applied, and that is None.
+def start(session: Session, wanted: Sequence[str], *, gpus: int, dry_run: bool) -> tuple[Job, Ended | None]:
+    """Run the command in a Job and return it with how it ended; with `dry_run` nothing is applied, and that is None.
 
-    Raises Refused in environment local, Failed where the Job failed.
+    Raises Refused in environment local, Failed where the Job could not run it.
     """
     from config.names import check_run_id
     from config.problems import Problem, Refused
@@ -49,10 +49,12 @@ def start(session: Session, wanted: Sequence[str], *, gpus: int, dry_run: bool) 
     return made, cluster_job.run(Kubectl(env), made, note=session.note)
 
 
-def show(session: Session, made: Job, printed: str | None) -> None:
-    """What the Job printed, or would be applied as."""
-    if printed is None:
+def show(session: Session, made: Job, ended: Ended | None) -> int:
+    """What the Job printed, or would be applied as. Returns the command's exit code."""
+    if ended is None:
         session.result({"job": made.name, "namespace": made.namespace, "dry_run": True},
                        f"would run Job {made.name} in namespace {made.namespace}")  # fmt: skip
-        return
-    session.result({"job": made.name, "namespace": made.namespace, "output": printed}, *printed.rstrip("\n").split("\n"))
+        return 0
+    told = {"job": made.name, "namespace": made.namespace, "output": ended.printed, "exit_code": ended.exit_code}
+    session.result(told, *ended.printed.rstrip("\n").split("\n"))
+    return ended.exit_code

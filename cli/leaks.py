@@ -37,7 +37,7 @@ def leaks(session: Session, before_destroy: bool, deleting: bool, kept: bool, ye
     stack owns any more. Nothing of another environment or of anybody else. Read-only without --delete.
     """
     from config.problems import Unreachable
-    from operations.aws import Aws, Unanswered
+    from operations.aws import PATIENT, Aws, Unanswered
     from operations.leaks.scan import scan
     from training import deployed
 
@@ -50,9 +50,8 @@ def leaks(session: Session, before_destroy: bool, deleting: bool, kept: bool, ye
     env = session.environment()
     session.note(f"looking for what environment {env.name} left in {env.region}")
     try:
-        aws = Aws(env)
-        deployed.check_account(env, str(aws.call("sts", "get_caller_identity")["Account"]))
-        found = scan(env, aws)
+        deployed.check_account(env, str(Aws(env).call("sts", "get_caller_identity")["Account"]))
+        found = scan(env, Aws(env, attempts=PATIENT))
     except Unanswered as error:
         raise Unreachable(error.sentence) from None
     chosen = [leak for leak in found.leaks if kept or not leak.kept]

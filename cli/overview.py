@@ -14,11 +14,11 @@ RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
 
 
 def show(session: Session, address: str | None) -> int:
-    """Everything at once; what does not answer says so."""
+    """Everything at once; what does not answer says so. Returns 3 if there was such a part, else 0."""
     env = session.environment()
     seen = look(session, env, address)
     session.result({"environment": env.name, **seen.document()}, *seen.lines())
-    return 0
+    return 3 if any(part.unknown for part in seen.parts.values()) else 0
 
 
 def look(session: Session, env: Environment, address: str | None) -> Overview:

@@ -35,7 +35,7 @@ Example:
 def promote(
     session: Session, run: str, step: int | None, best: bool, override: str | None, alias_name: str | None, share: float | None,
     register: bool, in_cluster: bool, dry_run: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Publish an export that passed the gate as a release, under a name that never changes.
 
     Repeating it changes nothing. A release appears whole or not at all, whenever the promotion is killed.
@@ -57,8 +57,7 @@ def promote(
         raise Refused(Problem("--register", "", "the Job's role writes releases, not the registry", "promote again with --register here"))
     if in_cluster:
         again = words("promote", run, step=step, override=override, alias=alias_name, share=share if share is None else str(share))
-        show(session, *start(session, again, gpus=0, dry_run=dry_run))
-        return
+        return show(session, *start(session, again, gpus=0, dry_run=dry_run))
     env = session.environment()
     if register and env.local:
         raise Refused(Problem("--register", env.name, "the local cloud has no Model Registry", "leave it out"))
@@ -68,20 +67,22 @@ def promote(
     wanted = promote.plan(env, record, candidate, record_bytes=(folder / records.FILE).read_bytes(), override=override)
     name, size = wanted.release.name, sum(file.size_bytes for file in wanted.release.files)
     store = open_store(env)
+    if alias_name == aliases.CURRENT and override is None:
+        promote.check_current(store, record, wanted.release)
     where = f"s3://{store.bucket}/{_folder(name)}"
     if dry_run:
         session.result(
             {**wanted.document(), "would_upload_to": where, "dry_run": True},
             f"would release step {chosen} of run {run} as {name}: {_bytes(size)} to {where}",
         )
-        return
+        return 0
     with _uploading(session, size) as progress:
         release, new = promote.publish(store, wanted, progress=progress)
     lines = [f"release {name} is at {where}" if new else f"release {name} was there already: {where}"]
     if release.override:
         lines.append(f"  against the gate: {release.override}")
     if alias_name is not None:
-        moved = aliases.move(store, alias_name, name, reason=f"promoted from run {run}", share=share)
+        moved = aliases.move(store, alias_name, name, reason=f"promoted from run {run}{f': {override}' if override else ''}", share=share)
         lines.append(_named(moved))
     promote.note(folder, release)
     package = None
@@ -90,6 +91,7 @@ def promote(
         lines.append(f"registered as {package}")
     told = {"new": new, "location": where, "alias": alias_name, "model_package": package}
     session.result({**release.model_dump(mode="json"), **told}, *lines)
+    return 0
 
 
 @click.command(

@@ -62,6 +62,8 @@ def review(
     older = synthesis.commit(base) if base is not None else synthesis.default_base()
     client = _cloudformation(session) if live else None  # refused before anything is synthesized
     wanted = synthesis.environments(older) if all_environments else [session.environment_name]
+    if not wanted:
+        session.note(f"neither {older[:10]} nor this checkout has an environment to review")
     found = [_review(session, environment, older, percent=percent, text=text, client=client) for environment in wanted]
     _say(session, found, markdown=markdown, several=all_environments)
     codes = {each.exit_code for each in found}
@@ -106,7 +108,8 @@ def _text(file: Path | None) -> str:
     if file is None:
         return ""
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8", errors="replace")
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return data.decode("utf-8", "replace")
     except OSError as error:
         raise Refused(Problem("--pull-request-text", str(file), f"it cannot be read ({error.strerror})", "name a file")) from None
 

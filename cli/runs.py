@@ -116,7 +116,8 @@ def status(session: Session, run: str | None, address: str | None) -> int:
     """Say how a run stands, or the cluster and all runs.
 
     Without a run: stacks, node groups and their events, add-ons, RayCluster and RayService with their warnings, the file system's use,
-    runs, and what the nodes have cost since they joined. For a run, the exit code is 1 if its newest attempt failed or was stopped.
+    runs, and what the nodes have cost since they joined; the exit code is 3 if one of these does not answer. For a run it is 1 if its
+    newest attempt failed or was stopped.
     """
     if run is None:
         from cli.overview import show

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -96,12 +97,26 @@ def streaming(function: Callable[..., Any]) -> Callable[..., Any]:
     return common(function, json_help=EVENTS)
 
 
+class Positive(click.FloatRange):
+    """A number above 0; neither `nan`, which is below and above nothing, nor an endless one."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for anything else."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number above 0", param, ctx)
+        return number
+
+
 def timeout(minutes: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--timeout MINUTES`, for a command that waits for the cluster."""
     return click.option(
         "--timeout",
         "minutes",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Positive(),
         default=minutes,
         show_default=True,
         metavar="MINUTES",

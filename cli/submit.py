@@ -49,8 +49,8 @@ def submit(
     subject = checks.subject_of(env, specification)
     on_laptop = checks.laptop(subject, variables=frozenset(specification.variables))
     on_laptop.refuse()
-    for warning in on_laptop.warnings:
-        session.note(warning.sentence)
+    warnings = [warning.sentence for warning in on_laptop.warnings]
+    _say(session, warnings)
     if dry_run:
         _shown(session, env, specification, on_laptop)
         return None
@@ -61,23 +61,28 @@ def submit(
     with jobs.connect(env, address=address, note=session.note) as connection:
         on_cluster = checks.cluster(connection, subject, specification).and_also(of_pods())
         on_cluster.refuse()
-        for warning in on_cluster.warnings:
-            session.note(warning.sentence)
+        _say(session, learnt := [warning.sentence for warning in on_cluster.warnings])
+        warnings += learnt
         outcome = jobs.submit(connection, specification)
         if supervised:
             from cli.supervise import watch_over
 
-            session.line({"event": "submit", **outcome.document()}) if session.json else click.echo(outcome.sentence)
+            session.line({"event": "submit", **outcome.document(), "warnings": warnings}) if session.json else click.echo(outcome.sentence)
             by_ray = address is not None and not address.startswith("sagemaker_ray://")
             return watch_over(session, env, connection, specification.run_id, specification=lambda: specification, by_ray=by_ray)
     changed = [f"changed        {line}" for line in outcome.changes]
     session.result(
-        outcome.document(),
+        {**outcome.document(), "warnings": warnings},
         outcome.sentence,
         *changed,
         f"follow it with: hyperpod-rl --env {session.environment_name} follow {specification.run_id}",
     )
     return None
+
+
+def _say(session: Session, warnings: list[str]) -> None:
+    for warning in warnings:
+        session.note(warning)
 
 
 def _shown(session: Session, env: Environment, specification: Specification, on_laptop: Report) -> None:

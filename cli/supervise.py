@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, streaming
+from cli.session import Positive, Session, streaming
 
 if TYPE_CHECKING:
     from config.environment import Environment
@@ -25,7 +25,7 @@ def _checked(context: click.Context, parameter: click.Parameter, run: str) -> st
     return check_run_id(run)
 
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Positive()
 
 
 @click.command(
@@ -114,6 +114,7 @@ def _in_cluster(session: Session, env: Environment, run: str, *, options: dict[s
     from serving.cluster_job import bundle
     from training import hangs, jobs, supervisor_pod
     from training.kubernetes import Kubectl
+    from training.run import current_code
 
     name, namespace = names.supervisor(run), env.ray_cluster.namespace
     if env.local and (apply or remove):
@@ -126,7 +127,9 @@ def _in_cluster(session: Session, env: Environment, run: str, *, options: dict[s
     folder, objects = supervisor_pod.manifests(env, session.environment_name)
     text = path_of(session.environment_name).read_text(encoding="utf-8")
     log_group = hangs.log_group(env) if apply and hangs.there(env) else None
-    given = supervisor_pod.values(run, options=options, environment=text, code=bundle(), by=jobs.submitter(), log_group=log_group)
+    given = supervisor_pod.values(
+        run, options=options, environment=text, code=bundle(), commit=current_code(), by=jobs.submitter(), log_group=log_group
+    )
     if apply:
         supervisor_pod.apply(Kubectl(env), objects, given)
     large = {key: f"{len(given[key])} characters" for key in ("ENVIRONMENT_FILE", "CODE_ZIP")}

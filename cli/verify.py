@@ -103,6 +103,7 @@ def chat(
     from dataclasses import replace
     from pathlib import Path
 
+    from cli.evaluate import writable
     from serving import chat as chatting
     from serving import evaluate, tasks
     from serving.openai_client import Endpoint
@@ -111,7 +112,7 @@ def chat(
     wanted = replace(evaluate.plan(env, mazes=1, concurrency=1, max_turns=max_turns), seeds=(seed,), maze_set="other")
     task = tasks.task(env, task_name, max_turns=wanted.max_turns)
     draws = _colours(session)
-    path = Path(output) if output else None if draws or session.json else Path(f"maze-{seed}.png")
+    path = writable(Path(output)) if output else None if draws or session.json else writable(Path(f"maze-{seed}.png"))
     with _url(env, endpoint) as url:
         where = Endpoint(url, model or f"{env.serving.model_id}:current")
         game = chatting.play(where, wanted, task, show=_drawing() if draws else lambda turn: _told(session, turn))

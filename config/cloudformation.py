@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -145,3 +146,26 @@ def _at(value: Any, steps: list[str]) -> Any:
             return [_at(item, steps[number + 1 :]) for item in value] if isinstance(value, list) else None
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
+
+
+def needs(body: Json) -> set[str]:
+    """Logical ids that a resource of a template waits for: DependsOn, Ref, Fn::GetAtt and Fn::Sub (parameters and pseudo ones, too)."""
+    depends = body.get("DependsOn", [])
+    return ({depends} if isinstance(depends, str) else set(depends)) | set(references(body.get("Properties", {})))
+
+
+def references(value: Any) -> Iterator[str]:
+    """Logical ids that a value refers to, parameters among them."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key == "Ref":
+                yield item
+            elif key == "Fn::GetAtt":
+                yield item[0] if isinstance(item, list) else item.split(".")[0]
+            elif key == "Fn::Sub":
+                text = item if isinstance(item, str) else item[0]
+                yield from (name.split(".")[0] for name in re.findall(r"\$\{([A-Za-z0-9.]+)\}", text))
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)

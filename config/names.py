@@ -26,8 +26,10 @@ SERVING_SERVICE_ACCOUNT = "ray-serving"
 RELEASE_SERVICE_ACCOUNT = "releases"
 # Of the pods that watch over a run: reads the RayCluster, its pods and events, and puts the run's record into the bucket.
 SUPERVISOR_SERVICE_ACCOUNT = "supervisor"
-# The supervisor knows by the first that it is a pod of the environment's own cluster, and by the second where HyperPod tells of hangs.
+# The supervisor knows by the first that it is a pod of the environment's own cluster, by the second where HyperPod tells of hangs, and
+# by the third from which commit its code was taken.
 IN_CLUSTER_VARIABLE, HANG_LOG_GROUP_VARIABLE = "HYPERPOD_RL_IN_CLUSTER", "HYPERPOD_RL_HANG_LOG_GROUP"
+CODE_VARIABLE, DIRTY_SUFFIX = "HYPERPOD_RL_CODE", "-dirty"
 LOAD_BALANCER_SERVICE_ACCOUNT = "aws-load-balancer-controller"
 SHARED_CLAIM = "shared"
 DASHBOARD_PORT, CLIENT_PORT, GCS_PORT, SERVE_PORT = 8265, 10001, 6379, 8000

@@ -28,6 +28,7 @@ AT_APPLY: Mapping[str, str] = MappingProxyType({
     "SUBMITTER": "who is named as the submitter of further attempts",
     "HANG_LOG_GROUP": "CloudWatch log group of HyperPod's HANG_DETECTED events",
     "ENVIRONMENT_FILE": "text of the environment's file",
+    "CODE_COMMIT": "commit of the launcher's code, with `-dirty` behind it if there were changes",
     "CODE_ZIP": "the launcher as a zip, in base64",
     "CODE_DIGEST": "digest of code, environment and options: another one is another pod",
 })  # fmt: skip

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import yaml
 
 from config import pod_rules, serve_rules
-from config.manifest import Json, at, integer, items, mapping, text
+from config.instances import INSTANCES
+from config.manifest import Json, at, integer, items, mapping, pod_spec, text
 from config.problems import Problem
 
 _SERVICE_UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
@@ -118,4 +119,15 @@ def ray_service(obj: Json) -> Iterator[Problem]:
         (integer(group.get("replicas")) or 0) * int(pod_rules.amount(group, pod_rules.GPU))
         for group in items(at(spec, "rayClusterConfig", "workerGroupSpecs"))
     )
-    yield from serve_rules.problems(spec.get("serveConfigV2"), gpus=gpus)
+    yield from serve_rules.problems(spec.get("serveConfigV2"), gpus=gpus, accelerators=_accelerators(spec))
+
+
+def _accelerators(spec: Json) -> set[str]:
+    """Ray's names of the GPUs on the nodes that the worker groups ask for; empty where one of them is not known."""
+    found = set()
+    for group in items(at(spec, "rayClusterConfig", "workerGroupSpecs")):
+        instance = INSTANCES.get(text(at(pod_spec(group), "nodeSelector", pod_rules.INSTANCE_TYPE)))
+        if instance is None or instance.gpu not in serve_rules.ACCELERATORS:
+            return set()
+        found.add(serve_rules.ACCELERATORS[instance.gpu])
+    return found

@@ -6,7 +6,9 @@ holds (ray 2.57.0, LLMConfig); vLLM then fails on the GPU, or thrashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 import yaml
 
@@ -19,6 +21,21 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # vLLM's own defaults (vllm/config/lora.py).
 _DEFAULT_RANK, _DEFAULT_LORAS = 16, 1
 _CLOUD = "s3://"
+# What Ray calls the GPUs of the instance table (ray/util/accelerators/accelerators.py); Ray finds the type by the card's name.
+ACCELERATORS: Mapping[str, str] = MappingProxyType({
+    "NVIDIA A10G": "A10G",
+    "NVIDIA L4": "L4",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA RTX PRO 6000 Blackwell": "RTX-PRO-6000",
+    "NVIDIA A100": "A100",
+    "NVIDIA H100": "H100",
+    "NVIDIA H200": "H200",
+})  # fmt: skip
+# vLLM's arguments that the charts write. It has hundreds more, and Ray hands on what it does not know.
+_ENGINE = (
+    "max_model_len", "max_loras", "max_cpu_loras", "max_lora_rank", "limit_mm_per_prompt", "gpu_memory_utilization",
+    "tensor_parallel_size", "pipeline_parallel_size", "enable_lora",
+)  # fmt: skip
 
 
 def server_rank(env: Environment) -> int:
@@ -28,8 +45,8 @@ def server_rank(env: Environment) -> int:
     return next((size for size in LORA_RANKS if size >= wanted), LORA_RANKS[-1])
 
 
-def problems(config: object, *, gpus: int) -> Iterator[Problem]:
-    """Everything wrong with a `serveConfigV2` on a cluster with this many GPUs."""
+def problems(config: object, *, gpus: int, accelerators: Collection[str] = ()) -> Iterator[Problem]:
+    """Everything wrong with a `serveConfigV2` on a cluster with this many GPUs, of these types (Ray's names; none: not known)."""
     if not isinstance(config, str):
         yield Problem("spec.serveConfigV2", type(config).__name__, "it is a text of YAML, not an object", "dump it")
         return
@@ -46,7 +63,16 @@ def problems(config: object, *, gpus: int) -> Iterator[Problem]:
         for number, llm in enumerate(items(at(application, "args", "llm_configs"))):
             field = f"spec.serveConfigV2.applications[{index}].args.llm_configs[{number}]"
             yield from _model(llm, field)
+            yield from _engine(llm, field)
             yield from _lora(llm, field)
+            accelerator = llm.get("accelerator_type")
+            if accelerator is not None and accelerators and accelerator not in accelerators:
+                yield Problem(
+                    f"{field}.accelerator_type",
+                    str(accelerator),
+                    f"the workers' nodes have {', '.join(sorted(accelerators))}, so its replicas would wait for ever",
+                    "set that, or leave it out",
+                )
             wanted += _gpus(llm)
     if wanted > gpus:
         yield Problem(
@@ -66,6 +92,36 @@ def _model(llm: Json, field: str) -> Iterator[Problem]:
             "clients write <model>:<adapter>, so a model's id is not empty and has no colon",
             "for example visgym-qwen3vl",
         )
+
+
+def _engine(llm: Json, field: str) -> Iterator[Problem]:
+    """Ray hands on an argument that nobody knows, and vLLM ends at its start: a slip of the pen in one of those that the charts write."""
+    for name in mapping(llm.get("engine_kwargs")):
+        near = difflib.get_close_matches(str(name), _ENGINE, n=1, cutoff=0.85) if name not in _ENGINE else []
+        if near:
+            yield Problem(f"{field}.engine_kwargs.{name}", "", "vLLM has no such argument", f"did you mean {near[0]}")
+
+
+def behind_training(service: Json, env: Environment) -> Iterator[Problem]:
+    """An endpoint whose `max_lora_rank` is below the rank that training uses starts, and refuses every adapter."""
+    rank = env.training.overrides.get("trainer.policy.model.lora.rank")
+    try:
+        loaded = yaml.safe_load(text(at(service, "spec", "serveConfigV2")))
+    except (yaml.YAMLError, RecursionError):
+        return
+    if not isinstance(rank, int) or isinstance(rank, bool):
+        return
+    for index, application in enumerate(items(at(loaded, "applications"))):
+        for number, llm in enumerate(items(at(application, "args", "llm_configs"))):
+            held = integer(at(llm, "engine_kwargs", "max_lora_rank"))
+            held = _DEFAULT_RANK if held is None else held
+            if isinstance(llm.get("lora_config"), dict) and held < rank:
+                yield Problem(
+                    f"spec.serveConfigV2.applications[{index}].args.llm_configs[{number}].engine_kwargs.max_lora_rank",
+                    str(held),
+                    f"training makes adapters of rank {rank}",
+                    f"set {server_rank(env)}",
+                )
 
 
 def _lora(llm: Json, field: str) -> Iterator[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import tempfile
@@ -15,6 +14,7 @@ import cdk8s
 import yaml
 
 from config import gpu_rules, kubernetes_rules
+from config.digest import folder_digest
 from config.environment import Environment
 from config.load import ROOT
 from config.problems import Refused
@@ -74,12 +74,8 @@ def file_name(index: int, member: Json) -> str:
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over the names and bytes of all files below the folder."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
-            total.update(len(part).to_bytes(8, "big") + part)
-    return total.hexdigest()
+    """SHA-256 over the names and bytes of all files below the folder, as the launcher prints it when it applies them."""
+    return folder_digest(folder).removeprefix("sha256:")
 
 
 def dump(member: Json) -> str:

@@ -7,25 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from config import capacity, ingress, names
 from config.environment import Environment
-from config.serve_rules import server_rank
+from config.serve_rules import ACCELERATORS, server_rank
 
-# What Ray calls the GPUs of the instance table (ray/util/accelerators/accelerators.py); Ray finds the type by the card's name.
-ACCELERATORS: Mapping[str, str] = MappingProxyType({
-    "NVIDIA A10G": "A10G",
-    "NVIDIA L4": "L4",
-    "NVIDIA L40S": "L40S",
-    "NVIDIA RTX PRO 6000 Blackwell": "RTX-PRO-6000",
-    "NVIDIA A100": "A100",
-    "NVIDIA H100": "H100",
-    "NVIDIA H200": "H200",
-})  # fmt: skip
 # Ray's own builder, which ours calls and puts its front around.
 BUILDER = "ray.serve.llm:build_openai_app"
 

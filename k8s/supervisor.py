@@ -76,6 +76,7 @@ def _pod(env: Environment, name: str) -> Json:
         "HOME": "/tmp",  # noqa: S108 - in the pod
         "HYPERPOD_RL_SUBMITTER": placeholder("SUBMITTER"),
         "PYTHONPATH": f"{MOUNT}/code.zip",
+        names.CODE_VARIABLE: placeholder("CODE_COMMIT"),
         names.IN_CLUSTER_VARIABLE: names.eks_cluster(env),
         names.HANG_LOG_GROUP_VARIABLE: placeholder("HANG_LOG_GROUP"),
     }

@@ -8,47 +8,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from config.environment import Environment
-from training import deployed
+from training import deployed, refusals
 
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 3, 15, 2
-# What services say to a caller who may not ask.
-_DENIED = frozenset(
-    {
-        "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "AuthorizationError", "NotAuthorizedException",
-        "UnauthorizedException", "403",
-    }
-)  # fmt: skip
-# What they say of credentials that were good once, that they do not know, and of a clock that is wrong. A region that is not enabled
-# for the account does not know its keys: https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "CredentialsExpired"})
-STRANGE = frozenset(
-    {
-        "InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "InvalidAccessKeyId", "OptInRequired",
-        "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-    }
-)  # fmt: skip
-_CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"})
-_CLOCK_WORDS = ("Signature expired", "Signature not yet current")
-# https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html
-_THROTTLED = frozenset(
-    {
-        "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException", "RequestLimitExceeded",
-        "TooManyRequestsException", "TransactionInProgressException", "BandwidthLimitExceeded", "SlowDown", "PriorRequestNotComplete",
-        "EC2ThrottledException",
-    }
-)  # fmt: skip
-SIGN_IN = "sign in again (aws sso login, or new keys in the shell)"
-# What each of these errors, which come before anything is sent, needs.
-_LOGIN = {
-    "NoCredentialsError": "log in first (aws sso login), or set AWS_PROFILE",
-    "PartialCredentialsError": "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "CredentialRetrievalError": SIGN_IN,
-    "ProfileNotFound": "check AWS_PROFILE",
-    "UnauthorizedSSOTokenError": "run aws sso login",
-    "SSOTokenLoadError": "run aws sso login",
-    "TokenRetrievalError": "run aws sso login",
-}
+# For whoever asks hundreds of times in a row: services then want pauses.
+PATIENT = 6
+# Without them ACM lists RSA certificates of 1024 and 2048 bits alone: https://docs.aws.amazon.com/acm/latest/APIReference/API_Filters.html
+KEY_TYPES = ("RSA_1024", "RSA_2048", "RSA_3072", "RSA_4096", "EC_prime256v1", "EC_secp384r1", "EC_secp521r1")
 
 
 class Unanswered(Exception):
@@ -65,7 +31,7 @@ class Unanswered(Exception):
     @property
     def denied(self) -> bool:
         """Whether the caller lacks the permission."""
-        return self.code in _DENIED
+        return refusals.denied(self.code)
 
     @property
     def reached(self) -> bool:
@@ -73,29 +39,14 @@ class Unanswered(Exception):
         return bool(self.code)
 
     @property
-    def clock(self) -> bool:
-        """Whether this machine's clock is what it does not like."""
-        return self.code in _CLOCK_CODES or any(words in self.message for words in _CLOCK_WORDS)
-
-    @property
     def hopeless(self) -> bool:
-        """Whether every other call would get the same answer: no service, or none that takes these credentials."""
-        return not self.reached or self.clock or self.code in _EXPIRED | STRANGE
+        """Whether every other call would get the same answer."""
+        return refusals.hopeless(self.code, self.message)
 
     @property
     def fix(self) -> str:
         """What would mend it; empty where only the message itself says."""
-        if not self.reached:
-            return _LOGIN.get(self.message.partition(":")[0], "check the network and AWS_ENDPOINT_URL")
-        if self.clock:
-            return "set this machine's clock (chrony, ntpd)"
-        if self.denied:
-            return f"use a role that may call {self.operation}"
-        if self.code in _EXPIRED:
-            return SIGN_IN
-        if self.code in STRANGE:
-            return f"check the credentials, and that the account has {self.region} enabled (aws account list-regions)"
-        return "AWS wants fewer calls: run it again in a minute" if self.code in _THROTTLED else ""
+        return refusals.fix(self.code, self.message, operation=self.operation, region=self.region)
 
     @property
     def sentence(self) -> str:
@@ -107,11 +58,12 @@ class Unanswered(Exception):
 class Aws:
     """Clients of one session, each made once."""
 
-    def __init__(self, env: Environment, session: Any = None) -> None:
+    def __init__(self, env: Environment, session: Any = None, *, attempts: int = ATTEMPTS) -> None:
         """Raises Refused where endpoint and environment do not belong together, Unanswered for an AWS_PROFILE that is not there."""
-        self.environment = env
+        self.environment, self._attempts = env, attempts
+        deployed.check_endpoint(env)
         try:
-            self._session = session or deployed.session(env)
+            self._session = session or _session(env)
         except Exception as error:
             raise _sentence("session", error, env.region) from error
         self._clients: dict[str, Any] = {}
@@ -128,7 +80,7 @@ class Aws:
 
                 limits = Config(
                     connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, max_pool_connections=20,
-                    retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+                    retries={"total_max_attempts": self._attempts, "mode": "standard"},
                 )  # fmt: skip
                 self._clients[key] = self._session.client(service, config=limits, region_name=region or self.environment.region)
             return self._clients[key]
@@ -157,6 +109,12 @@ class Aws:
                 yield from getattr(client, operation)(**arguments).get(key, ())
         except Exception as error:
             raise _sentence(f"{service}:{operation}", error, self.environment.region) from error
+
+
+def _session(env: Environment) -> Any:
+    import boto3
+
+    return boto3.Session(region_name=env.region)
 
 
 def _sentence(operation: str, error: Exception, region: str) -> Exception:

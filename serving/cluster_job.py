@@ -7,6 +7,7 @@ digest, so that a Job never runs other code than it was started with.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -37,6 +38,7 @@ KIND: Final = "jobs.batch"
 LABEL: Final = "app.kubernetes.io/component"
 USER: Final = 1000  # `ray` of the training image
 MINUTES: Final = 60.0
+_OWN_CODES: Final = (1, 2, 3)  # what `hyperpod-rl` itself ends with: it has printed why
 Json = dict[str, Any]
 
 
@@ -51,6 +53,14 @@ class Job:
     def text(self) -> str:
         """As YAML."""
         return yaml.safe_dump_all(self.objects, sort_keys=False, width=1000)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the command printed, and its exit code."""
+
+    printed: str
+    exit_code: int
 
 
 def bundle(root: Path = ROOT) -> bytes:
@@ -129,24 +139,38 @@ def job(env: Environment, *, environment_name: str, words: Sequence[str], gpus: 
 def run(
     kubectl: Kubectl, wanted: Job, *, note: Callable[[str], None], minutes: float = MINUTES, sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
-) -> str:  # fmt: skip
-    """Apply the Job, wait for its end, and return what it printed. Its code is removed again; the Job goes by itself after a day.
+) -> Ended:  # fmt: skip
+    """Apply the Job, wait for its end, and return what the command printed and how it ended. The Job goes by itself after a day.
 
-    Raises Failed where it failed, with its last lines, or did not end in time; Unreachable.
+    Its code goes with it, or here when the command has ended: whoever interrupts this does not take it away from a pod that still
+    starts. Raises Failed where the Job ended without the command (no image, no time), or did not end in time; Unreachable.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.yaml").write_text(wanted.text(), encoding="utf-8")
         kubectl.apply(Path(folder))
+    _bind(kubectl, wanted)
     note(f"Job {wanted.name} runs in namespace {wanted.namespace}")
-    try:
-        return _ended(kubectl, wanted, note=note, minutes=minutes, sleep=sleep, now=now)
-    finally:
-        kubectl.delete("configmaps", namespace=wanted.namespace, name=wanted.name)
+    ended = _ended(kubectl, wanted, note=note, minutes=minutes, sleep=sleep, now=now)
+    kubectl.delete("configmaps", namespace=wanted.namespace, name=wanted.name)
+    return ended
+
+
+def _bind(kubectl: Kubectl, wanted: Job) -> None:
+    """Make the Job the owner of its code, so that Kubernetes removes both, whatever becomes of this process."""
+    from training.kubernetes import Rejected
+
+    found = kubectl.get(KIND, namespace=wanted.namespace, name=wanted.name)
+    if found is None:
+        return
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": wanted.name, "uid": found["metadata"]["uid"]}
+    change = json.dumps({"metadata": {"ownerReferences": [owner]}})
+    with contextlib.suppress(Rejected):  # who may not patch it has it removed at the end all the same
+        kubectl.run("patch", "configmaps", wanted.name, "--namespace", wanted.namespace, "--type", "merge", "--patch", change)
 
 
 def _ended(
     kubectl: Kubectl, wanted: Job, *, note: Callable[[str], None], minutes: float, sleep: Callable[[float], None], now: Callable[[], float]
-) -> str:  # fmt: skip
+) -> Ended:  # fmt: skip
     deadline, told = now() + 60 * minutes, ""
     while now() < deadline:
         found = kubectl.get(KIND, namespace=wanted.namespace, name=wanted.name)
@@ -155,16 +179,30 @@ def _ended(
         status = found.get("status") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or [] if c.get("status") == "True"}
         if "Complete" in conditions:
-            return _log(kubectl, wanted)
+            return Ended(_log(kubectl, wanted), 0)
         if failed := conditions.get("Failed"):
-            said = _log(kubectl, wanted).strip()
-            raise Failed(said or f"Job {wanted.name} failed: {failed.get('message') or failed.get('reason') or 'no reason given'}")
+            code = _exit_code(kubectl, wanted)
+            if code in _OWN_CODES:
+                return Ended(_log(kubectl, wanted), code)
+            why = failed.get("message") or failed.get("reason") or "no reason given"
+            logs = shlex.join(("kubectl", "-n", wanted.namespace, "logs", f"job/{wanted.name}"))
+            raise Failed(f"Job {wanted.name} failed: {why}{f' (exit code {code})' if code is not None else ''}; {logs} says more")
         state = "running" if status.get("ready") else f"waiting: {shlex.join(('kubectl', '-n', wanted.namespace, 'get', 'pods'))} says why"
         if state != told:
             told = state
             note(f"Job {wanted.name} is {state}")
         sleep(2)
     raise Failed(f"Job {wanted.name} did not end within {minutes:.0f} minutes; it goes on in namespace {wanted.namespace}")
+
+
+def _exit_code(kubectl: Kubectl, wanted: Job) -> int | None:
+    """Of the command in the Job's pod; None where it did not end by itself."""
+    for pod in kubectl.list("pods", namespace=wanted.namespace, selector=f"batch.kubernetes.io/job-name={wanted.name}"):
+        for status in (pod.get("status") or {}).get("containerStatuses") or []:
+            ended = (status.get("state") or {}).get("terminated")
+            if ended is not None:
+                return int(ended.get("exitCode", 1))
+    return None
 
 
 def _log(kubectl: Kubectl, wanted: Job) -> str:

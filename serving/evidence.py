@@ -74,24 +74,45 @@ def _known(env: Environment, record: Record, folder: Path, needed: Needed, expor
     """From the run's eval dump, else from a result file about these very bytes, played as the run is evaluated."""
     if needed.maze_set == "held-out" and (told := of_dump(env, record, needed.step, needed.who)) is not None:
         return told
-    for result in results.of_run(folder):
-        if (result.run_id, result.step, result.maze_set) == (record.run_id, needed.step, needed.maze_set):
-            same = needed.step == BASELINE_STEP or result.export_digest in (None, export.digest)
-            return of_result(result, needed.who, needed.maze_set) if same and _usable(env, record, result) else None
-    return None
+    digest = None if needed.step == BASELINE_STEP else export.digest
+    found = _newest(env, record, folder, needed.step, needed.maze_set, digest)
+    return of_result(found, needed.who, needed.maze_set) if found is not None else None
 
 
-def _usable(env: Environment, record: Record, result: Result) -> bool:
-    """Whether a result was played as the run plays: its task, its turns, greedily, and every maze of the set."""
-    turns = _turns(record)
-    whole = result.maze_set in MAZES and {maze.seed for maze in result.mazes} == set(MAZES[result.maze_set])
+def _newest(env: Environment, record: Record, folder: Path, step: int, maze_set: MazeSet, digest: str | None) -> Result | None:
+    """The newest result file about these bytes (`digest`; None: the base model) that was played as the run is evaluated."""
+    usable = [
+        result for result in results.of_run(folder)
+        if (result.run_id, result.step, result.maze_set) == (record.run_id, step, maze_set)
+        and (digest is None or result.export_digest in (None, digest)) and _usable(env, record, result, digest)
+    ]  # fmt: skip
+    return max(usable, key=lambda result: result.started, default=None)
+
+
+def _usable(env: Environment, record: Record, result: Result, digest: str | None) -> bool:
+    """Whether a result was played as the run plays: its task, its turns, greedily, every maze of the set, and by nobody else."""
+    turns, tokens = _turns(record), _tokens(record)
+    whole = result.maze_set in MAZES and sorted(maze.seed for maze in result.mazes) == sorted(MAZES[result.maze_set])
     same = result.task == env.training.evaluation_task and result.temperature == 0 and turns in (None, result.max_turns)
-    return whole and same
+    same = same and (tokens is None or result.max_tokens >= tokens)  # who is cut short is beaten easily
+    return whole and same and not _others(result, digest)
+
+
+def _others(result: Result, digest: str | None) -> list[str]:
+    """Releases that answered, as the endpoint says, and do not hold these bytes; without a digest, the base model's, any is another."""
+    end = None if digest is None else f"-{digest.removeprefix('sha256:')[:8]}"
+    return sorted({name for maze in result.mazes for name in maze.releases if end is None or not name.endswith(end)})
 
 
 def _turns(record: Record) -> int | None:
     turns = record.overrides.get("generator.max_turns")
     return turns if isinstance(turns, int) else None
+
+
+def _tokens(record: Record) -> int | None:
+    """The longest answer that the run was evaluated with, in tokens; None where it was not said."""
+    tokens = record.overrides.get("generator.sampling_params.max_generate_length")
+    return tokens if isinstance(tokens, int) else None
 
 
 def _other_mazes(one: Record, other: Record) -> bool:
@@ -112,18 +133,20 @@ def _of_current(env: Environment, judged: Record, current: Release | None, note:
     told = of_dump(env, record, current.step, "current release")
     if told is not None and not told.by_row and not _other_mazes(judged, record):
         return told
-    for result in results.of_run(folder):
-        if (result.run_id, result.step, result.maze_set) == (current.run_id, current.step, "held-out") and _usable(env, record, result):
-            return of_result(result, "current release", "held-out")
-    return None
+    found = _newest(env, record, folder, current.step, "held-out", current.content_digest)
+    return of_result(found, "current release", "held-out") if found is not None else None
 
 
 def _evaluated(
     env: Environment, record: Record, export: Export, missing: Sequence[Needed], *, folder: Path, asked: Asked | None, bar: Bar, note: Note
 ) -> list[tuple[Needed, Result]]:  # fmt: skip
     """Play what is missing, and keep the results in the run's folder."""
-    plans = {each: evaluate.plan(env, maze_set=each.maze_set, max_turns=_turns(record), run_id=record.run_id, step=each.step)
-             for each in missing}  # fmt: skip
+    plans = {
+        each: evaluate.plan(
+            env, maze_set=each.maze_set, run_id=record.run_id, step=each.step, max_turns=_turns(record), max_tokens=_tokens(record)
+        )
+        for each in missing
+    }
     task = tasks.task(env, None, max_turns=plans[missing[0]].max_turns)
     if asked is None:
         base = layout.here(env, env.training.base_model)
@@ -148,6 +171,9 @@ def _play(
         digest = export.digest if each.who == "candidate" else None
         with bar(f"{each.who} on the {each.maze_set} mazes") as tell:
             result = evaluate.run(Endpoint(asked.endpoint, model), replace(plan, export_digest=digest), task, progress=tell)
+        if others := _others(result, digest):
+            rule = f"{' and '.join(others)} answered, not {'this export' if digest else 'the base model'}"
+            raise Refused(Problem("--model" if digest else "--baseline-model", model, rule, "name the one that is to be judged"))
         results.write(folder / results.FOLDER / results.file_name(each.step, each.maze_set), result)
         done.append((each, result))
     return done

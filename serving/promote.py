@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from config import names
 from config.problems import Problem, Refused
-from serving import gate, releases
+from serving import aliases, gate, releases
 from serving.export import Export, Stamp, stamp
 from serving.releases import BaseModelUsed, File, Release
 from serving.store import Conflict, Store
@@ -95,6 +95,17 @@ def _allowed(env: Environment, record: Record, export: Export, verdict: Verdict 
             found.append(Problem(field, "", f"the gate did not pass it ({'; '.join(verdict.reasons)})", overriding))
     if found:
         raise Refused(found)
+
+
+def check_current(store: Store, record: Record, release: Release) -> None:
+    """Raises Refused where `current` names a release that the gate did not compare this one with: it may be the better one."""
+    now, verdict = aliases.read(store, aliases.CURRENT), gate.latest(record, release.step)
+    if now is None or verdict is None or now.release in (release.name, verdict.current_release):
+        return
+    against = f"when {verdict.current_release} was current" if verdict.current_release else "when no release was current"
+    rule = f"the gate judged step {release.step} {against}, and did not compare it with {now.release}"
+    fix = f'run hyperpod-rl gate {record.run_id} --step {release.step}, or give a reason that is recorded: --override "reason"'
+    raise Refused(Problem("alias current", now.release, rule, fix))
 
 
 def _summary(verdict: Verdict | None, export: Export) -> releases.Verdict | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import CfnResource, RemovalPolicy
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from constructs import Construct
@@ -48,7 +48,9 @@ class Network(EnvironmentStack):
         if settings.network.existing is not None:
             existing = settings.network.existing
             self._share(existing.vpc_id, existing.hyperpod_subnet_id, existing.cluster_subnet_ids)
-            SecurityGroups(self, vpc_id=existing.vpc_id, cidrs=(existing.cidr,)).publish(self)
+            groups = SecurityGroups(self, vpc_id=existing.vpc_id, cidrs=(existing.cidr,))
+            groups.publish(self)
+            self._kept(groups.nodes, groups.file_system)
             return
         self._zones = settings.network.availability_zone_ids
         self._ranges = ranges(settings.network.cidr, len(self._zones))
@@ -84,8 +86,12 @@ class Network(EnvironmentStack):
         self._flow_log(vpc)
         self._share(vpc.ref, nodes.ref, [subnet.ref for subnet in cluster])
         groups.publish(self)
-        if settings.storage.removal == "retain":
-            for kept in (vpc, second, nodes, groups.nodes, groups.file_system):
+        self._kept(vpc, second, nodes, groups.nodes, groups.file_system)
+
+    def _kept(self, *resources: CfnResource) -> None:
+        """What a file system that is retained lives in stays with it."""
+        if self.settings.storage.removal == "retain":
+            for kept in resources:
                 kept.apply_removal_policy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE)
 
     def _subnet(

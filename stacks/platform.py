@@ -186,7 +186,7 @@ class Platform(EnvironmentStack):
 
 
 def _drain_rights() -> list[dict[str, object]]:
-    """What the drain may do in Kubernetes: find and delete Ray objects, services and ingresses, nothing else."""
+    """What the drain may do in Kubernetes: find and delete what the launcher started, Ray objects, services and ingresses, nothing else."""
     verbs = ["get", "list", "delete"]
     return [
         {
@@ -199,6 +199,8 @@ def _drain_rights() -> list[dict[str, object]]:
                 # Asks each RayCluster's dashboard whether a job runs.
                 {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
                 {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses"], "verbs": verbs},
+                {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": verbs},
+                {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": verbs},
             ],
         },
         {

@@ -8,6 +8,7 @@ from constructs import Construct
 
 from config import names
 from stacks.allow import Allow
+from stacks.functions import function, resource
 from stacks.kubernetes import access
 from stacks.roles import cluster_arn, role
 from stacks.stack import EnvironmentStack, Settings, Shared
@@ -16,7 +17,10 @@ POLICIES = ("AmazonSagemakerHyperpodTrainingPolicy", "AmazonSagemakerHyperpodInf
 
 
 class Studio(EnvironmentStack):
-    """Domain, one user profile and its access entry. A Studio app that still runs keeps the domain from being deleted."""
+    """Domain, one user profile and its access entry. A Studio app that still runs keeps the domain from being deleted.
+
+    Home directories go with the domain, unless `storage.removal` is `retain`: then they stay in the network, which stays, too.
+    """
 
     def __init__(self, scope: Construct, settings: Settings) -> None:
         super().__init__(scope, settings, names.Stack.STUDIO, description="SageMaker Studio domain for Ray")
@@ -51,12 +55,45 @@ class Studio(EnvironmentStack):
             # Apps inside the VPC speak to each other and to their home directory, which this group's own rule lets them.
             default_user_settings={"executionRole": user.role_arn, "securityGroups": [self.read(Shared.NODES_GROUP)] if closed else None},
         )
-        sagemaker.CfnUserProfile(
+        profile = sagemaker.CfnUserProfile(
             self,
             "User",
             domain_id=domain.attr_domain_id,
             user_profile_name=settings.studio.user_profile,
             user_settings={"executionRole": user.role_arn},
         )
+        if settings.storage.removal != "retain":
+            self._home(domain, profile)
         policies = [(policy, settings.namespaces) for policy in POLICIES]
         access(self, "UserAccess", principal=user.role_arn, policies=[*policies, ("AmazonSagemakerHyperpodUserClusterPolicy", ())])
+
+    def _home(self, domain: sagemaker.CfnDomain, profile: sagemaker.CfnUserProfile) -> None:
+        """Goes first: CloudFormation would delete the domain and keep its file system, whose mount targets keep the VPC."""
+        place, domain_id = f"arn:{self.partition}:sagemaker:{self.region}:{self.account}", domain.attr_domain_id
+        vpc = f"arn:{self.partition}:ec2:{self.region}:{self.account}:vpc/{self.read(Shared.VPC)}"
+        remover = function(
+            self,
+            "HomeFunction",
+            handler="studio_home.handler",
+            description="Deletes the Studio domain with its home directories",
+            minutes=15,
+            allow=[
+                Allow(["sagemaker:DescribeDomain", "sagemaker:DeleteDomain"], [f"{place}:domain/{domain_id}"]),
+                Allow(
+                    ["sagemaker:DeleteSpace", "sagemaker:DeleteUserProfile"],
+                    [f"{place}:space/{domain_id}/*", f"{place}:user-profile/{domain_id}/*"],
+                    why="whatever people made in this domain",
+                ),
+                Allow(["sagemaker:ListApps", "sagemaker:ListSpaces", "sagemaker:ListUserProfiles"], ["*"], why="a list names no domain"),
+                Allow(["ec2:DescribeSecurityGroups"], ["*"], why="this action knows no resource"),
+                Allow(
+                    ["ec2:DeleteSecurityGroup", "ec2:RevokeSecurityGroupEgress", "ec2:RevokeSecurityGroupIngress"],
+                    [f"arn:{self.partition}:ec2:{self.region}:{self.account}:security-group/*"],
+                    {"ArnEquals": {"ec2:Vpc": vpc}},
+                    why="SageMaker makes two for the home directories and chooses their ids; only in this VPC",
+                ),
+            ],
+        )
+        resource(
+            self, "Home", kind="StudioHome", token=remover.function_arn, properties={"DomainId": domain_id}, timeout_minutes=16
+        ).node.add_dependency(profile)

@@ -1,4 +1,4 @@
-"""No test reaches beyond this machine, and those that start processes do not do so beside each other."""
+"""No test reaches beyond this machine, and those that start the same kind of process do not do so beside each other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.local_cloud import account, daemon, other_account
 
 __all__ = ["account", "daemon", "other_account"]
 
-# One worker under xdist for all of these: two Rays or two clouds at once are too much for two cores.
+# One worker under xdist for each: two Rays or two clouds at once are too much for two cores. What needs both counts as Ray.
 HEAVY = ("ray", "cloud")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.get_closest_marker(name) for name in HEAVY):
-            item.add_marker(pytest.mark.xdist_group("heavy"))
+        if (group := next((name for name in HEAVY if item.get_closest_marker(name)), None)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

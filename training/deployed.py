@@ -13,6 +13,7 @@ from config import names
 from config.environment import DOCUMENTATION_ACCOUNT, Environment
 from config.names import Parameter
 from config.problems import Problem, Refused, Unreachable
+from training import refusals
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,19 @@ def check_endpoint(env: Environment) -> None:
         rule = f"environment {env.name} speaks to the local cloud on this machine only"
         fix = 'run `hyperpod-rl local up`, then `eval "$(hyperpod-rl local env)"`'
         raise Refused(Problem("AWS_ENDPOINT_URL", endpoint or "(not set)", rule, fix))
+    if endpoint and not _is_url(endpoint):
+        raise Refused(Problem("AWS_ENDPOINT_URL", endpoint, "it is no address that begins with http:// or https://", "mend or unset it"))
     if not env.local and local:
         raise Refused(Problem("AWS_ENDPOINT_URL", endpoint, f"environment {env.name} is in AWS, and this endpoint is the local cloud's",
                               "unset AWS_ENDPOINT_URL, or choose environment local"))  # fmt: skip
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
 
 
 def is_loopback(url: str) -> bool:
@@ -59,11 +70,12 @@ def is_loopback(url: str) -> bool:
 
 
 def session(env: Environment) -> Any:
-    """A boto3 session in the environment's region, after the check of the endpoint."""
+    """A boto3 session in the environment's region, after the check of the endpoint. Raises Refused, Unreachable."""
     check_endpoint(env)
     import boto3
 
-    return boto3.Session(region_name=env.region)
+    with reaching("AWS"):  # an AWS_PROFILE that is not there, a file that cannot be read
+        return boto3.Session(region_name=env.region)
 
 
 def client(env: Environment, service: str, aws: Any = None) -> Any:
@@ -117,15 +129,10 @@ class reaching:
 
         if isinstance(error, ClientError):
             detail = error.response.get("Error", {})
-            raise Unreachable(
-                f"{self.what} refused {error.operation_name}: {detail.get('Code', 'error')}, {detail.get('Message', 'no reason given')}"
-            ) from None
+            code, message = str(detail.get("Code", "error")), str(detail.get("Message", "no reason given"))
+            fix = refusals.fix(code, message, operation=error.operation_name)
+            said = f"{self.what} refused {error.operation_name}: {code}, {message.rstrip('.') if fix else message}"
+            raise Unreachable(f"{said}; {fix}" if fix else said) from None
         if isinstance(error, BotoCoreError):
-            name = type(error).__name__
-            fix = {
-                "NoCredentialsError": "log in first (`aws sso login`, or set AWS_PROFILE)",
-                "ProfileNotFound": "check AWS_PROFILE",
-                "UnauthorizedSSOTokenError": "run `aws sso login`",
-                "SSOTokenLoadError": "run `aws sso login`",
-            }.get(name, "check the network and AWS_ENDPOINT_URL")
+            fix = refusals.fix("", type(error).__name__, operation="")
             raise Unreachable(f"{self.what} cannot be reached: {str(error).rstrip('.')}; {fix}") from None

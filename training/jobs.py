@@ -18,7 +18,7 @@ from config import names
 from config.environment import Environment
 from config.problems import Failed, Problem, Refused, Unreachable
 from training import record
-from training.connection import Answered, Connection, connect
+from training.connection import Answered, Connection, Lost, connect
 from training.run import Specification
 
 __all__ = ["Attempt", "Gone", "Outcome", "attempts", "connect", "details", "log", "newest", "runs", "stop", "submit"]
@@ -64,7 +64,7 @@ class Attempt:
 
 
 # ray/dashboard/modules/job/job_head.py
-NO_AGENT = "No available agent"
+NO_AGENT, NO_JOB = "No available agent", "does not exist"
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,16 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def runs(connection: Connection) -> dict[str, tuple[Attempt, ...]]:
-    """All runs that the Ray cluster knows, each with its attempts in their order, the run that started last coming last."""
+    """All runs that the Ray cluster knows, each with its attempts in their order, the run that started last coming last.
+
+    Raises Unreachable, also where Ray answers and does not tell: a dashboard that is up before its head's store is.
+    """
     found: dict[str, list[Attempt]] = {}
-    for details in connection.call(lambda client: client.list_jobs()):
+    try:
+        known = connection.call(lambda client: client.list_jobs())
+    except Answered as error:
+        raise Unreachable(f"Ray does not tell its jobs: {_first_line(str(error))}") from None
+    for details in known:
         attempt = _attempt(details)
         if attempt is not None:
             found.setdefault(attempt.run_id, []).append(attempt)
@@ -217,10 +224,16 @@ def newest(connection: Connection, run_id: str) -> Attempt:
 
 
 def details(connection: Connection, attempt: Attempt) -> Attempt:
-    """The same attempt as it stands now. Raises Gone if the cluster no longer knows it (its head was restarted)."""
+    """The same attempt as it stands now.
+
+    Raises Gone if the cluster no longer knows it (its head was restarted), Lost where Ray answers with another error of its own, which
+    says nothing of the job.
+    """
     try:
         found = _attempt(connection.call(lambda client: client.get_job_info(attempt.submission_id)))
     except Answered as error:
+        if NO_JOB not in str(error):
+            raise Lost(f"Ray does not tell how {attempt.submission_id} stands: {_first_line(str(error))}") from None
         raise Gone(
             f"the Ray cluster no longer knows {attempt.submission_id} ({_first_line(str(error))}); was its head restarted?"
         ) from None

@@ -83,13 +83,16 @@ class Kubectl:
         raise Rejected(said or f"kubectl ended with code {done.returncode}")
 
     def apply(self, folder: Path) -> None:
-        """Server-side apply of every file below `folder`, byte for byte as it lies there.
+        """Server-side apply of every file below `folder`, byte for byte as it lies there; of none if the API server refuses one of them.
 
         Raises Refused if fields belong to another field manager, Rejected with all else that is wrong.
         """
         words = ("--server-side", f"--field-manager={FIELD_MANAGER}", "--recursive", "-f", str(folder))
+        # kubectl goes on after a file that was refused: several are asked about before the first is applied.
+        asked = (["--dry-run=server"],) if len(list(folder.rglob("*.yaml"))) > 1 else ()
         try:
-            self.run("apply", *words[:2], "--force-conflicts=false", *words[2:], timeout=60)
+            for more in (*asked, []):
+                self.run("apply", *words[:2], "--force-conflicts=false", *more, *words[2:], timeout=60)
         except Rejected as error:
             if (found := _conflict(str(error), folder)) is not None:
                 raise Refused(found) from None

@@ -39,7 +39,7 @@ def find(
 
     Raises Refused where there are no manifests at all, or none that can be read.
     """
-    from config import gpu_rules, kubernetes_rules
+    from config import gpu_rules, kubernetes_rules, serve_rules
 
     folder = root / "dist" / env.name / FOLDERS[kind]
     files = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
@@ -54,6 +54,7 @@ def find(
         found.append(Problem("manifests", str(folder), rule, rewrite(environment_name)))
     for each in rays:
         found += kubernetes_rules.problems(each)
+        found += serve_rules.behind_training(each, env)
     # Those of the other kind count, too, where the two do not take turns.
     beside = [] if env.serving.share_workers else [other for name, other in FOLDERS.items() if name != kind]
     more = [each for other in beside for each in read_objects(sorted((folder.parent / other).glob("*.yaml")))[0]]

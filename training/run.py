@@ -6,6 +6,7 @@ The same object is printed by `submit --dry-run` and submitted by `submit`.
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -290,7 +291,9 @@ def _positive(value: object) -> bool:
 
 
 def current_code() -> Code:
-    """Commit of this checkout; `unknown` outside of one."""
+    """Commit of this checkout, or of the one that this code was taken from into a pod; `unknown` outside of one."""
+    if told := os.environ.get(names.CODE_VARIABLE):
+        return Code(told.removesuffix(names.DIRTY_SUFFIX), dirty=told.endswith(names.DIRTY_SUFFIX))
     try:
         # One process for both: the commit (`# branch.oid …`) and what differs from it.
         command = ("git", "-C", str(ROOT), "status", "--porcelain=v2", "--branch")

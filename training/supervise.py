@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from config.problems import Failed, Refused, Unreachable
+from config.problems import Failed, Problem, Refused, Unreachable
 from training import follow, jobs, record
 from training.cluster import State
 from training.connection import Connection, Missing
@@ -25,6 +25,7 @@ from training.waiting import Clock
 
 LOOK_SECONDS: Final = 10.0
 STOP_TRIES: Final = 3
+SUBMIT_TRIES: Final = 3
 Kind: TypeAlias = Literal["succeeded", "failed", "stopped", "hung", "lost", "unreachable"]
 Watch: TypeAlias = Callable[[Connection, Attempt], Iterator[Seen | Beat]]
 
@@ -222,6 +223,9 @@ class Supervisor:
                 yield self._decided("stop-failed", str(error), number)
                 self.clock.sleep(LOOK_SECONDS)
                 continue
+            except Refused:  # the head was restarted meanwhile, and knows no attempt that could still run
+                yield self._decided("stopped", f"attempt {number} is gone from the Ray cluster", number)
+                return True
             yield self._decided("stopped", f"attempt {number} was stopped, since it hangs", number)
             return True
         return False
@@ -254,8 +258,8 @@ class Supervisor:
             self.clock.sleep(LOOK_SECONDS)
 
     def _next(self, number: int, outcome: Outcome) -> Generator[Decision, None, tuple[Attempt, int]]:
-        """The next attempt, and 1; or the old one, and 0, if it turns out to run still."""
-        start = self.clock.now()
+        """The next attempt, and 1; or the old one, and 0, if it turns out to run still. Raises Refused, Unreachable."""
+        start, refused = self.clock.now(), 0
         while True:
             try:
                 if outcome.kind == "unreachable" and (its := jobs.attempts(self.connection, self.run_id)) and its[-1].number == number:
@@ -266,6 +270,13 @@ class Supervisor:
             except Unreachable as error:
                 if self.clock.now() - start > self.limits.ready:
                     raise
+                yield self._decided("submit-failed", str(error), number)
+                self.clock.sleep(LOOK_SECONDS)
+            except Failed as error:
+                # Ray said no. A head that has just come back may say so for a moment, and says yes to the same job after it.
+                refused += 1
+                if refused == SUBMIT_TRIES:
+                    raise Refused(Problem("next attempt", "", f"{refused} times {str(error).rstrip('.')}")) from None
                 yield self._decided("submit-failed", str(error), number)
                 self.clock.sleep(LOOK_SECONDS)
         yield self._decided(done.action, done.sentence, done.attempt.number)

@@ -21,6 +21,7 @@ from config.load import ROOT
 from config.placeholders import AT_APPLY, fill, found
 from config.problems import Problem, Refused
 from training.kubernetes import Kubectl, Rejected
+from training.run import Code
 
 Json = dict[str, Any]
 FOLDER: Final = "supervisor"
@@ -39,12 +40,15 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
         raise Refused(Problem("manifests", str(folder), "there are no manifests of the supervisor", rewrite(environment_name)))
     objects, problems = read_objects(files)
     wrong = sorted({name for name in found(objects) if name not in AT_APPLY})
-    rule = ""
+    text, rule = json.dumps(objects), ""
+    head = f"http://{env.ray_cluster.name}-head-svc.{env.ray_cluster.namespace}.svc:"
     if [each.get("kind") for each in objects] != ["ConfigMap", "Deployment"]:
         rule = "they do not hold a ConfigMap and a Deployment, in this order"
     elif wrong:
         rule = f"they hold placeholders that nothing fills: {', '.join(wrong)}"
-    elif names.image_uri(env) not in json.dumps(objects):
+    elif head not in text:
+        rule = f"they are not for the environment's RayCluster {env.ray_cluster.namespace}/{env.ray_cluster.name}"
+    elif names.image_uri(env) not in text:
         rule = f"they do not use the environment's image {names.image_uri(env)}"
     if rule and not problems:
         problems.append(Problem("manifests", str(folder), rule, rewrite(environment_name)))
@@ -54,7 +58,7 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
 
 
 def values(
-    run_id: str, *, options: Mapping[str, str], environment: str, code: bytes, by: str, log_group: str | None
+    run_id: str, *, options: Mapping[str, str], environment: str, code: bytes, commit: Code, by: str, log_group: str | None
 ) -> dict[str, str]:  # fmt: skip
     """A value for each placeholder of the manifests.
 
@@ -62,6 +66,7 @@ def values(
         options: of `supervise`, by their placeholder (ATTEMPTS, HANG_FACTOR, ...).
         environment: text of the environment's file.
         code: the launcher as a zip.
+        commit: what `code` was taken from.
         by: who is named as the submitter of further attempts.
         log_group: where HyperPod tells of hangs; None where it does not.
     """
@@ -69,6 +74,7 @@ def values(
     return {
         **options, "RUN_ID": names.check_run_id(run_id), "SUBMITTER": by, "HANG_LOG_GROUP": log_group or NO_LOG_GROUP,
         "ENVIRONMENT_FILE": environment, "CODE_ZIP": base64.b64encode(code).decode(), "CODE_DIGEST": digest,
+        "CODE_COMMIT": commit.commit + (names.DIRTY_SUFFIX if commit.dirty else ""),
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import json
+import math
 import time
 import uuid
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ class Api:
             raise Rejected(400, "the stand-in's policy sees pictures only, and there is none in messages")
         if len(images) > self.images:
             raise Rejected(400, f"At most {self.images} image(s) may be provided in one prompt.")
-        temperature, seed = float(request.get("temperature", 1.0) or 0.0), request.get("seed")
+        temperature, seed = _temperature(request.get("temperature", 1.0)), request.get("seed")
         text = await asyncio.to_thread(self._say, adapter, images[-1], temperature, seed if isinstance(seed, int) else None)
         usage = {"prompt_tokens": 81 * len(images), "completion_tokens": 1, "total_tokens": 81 * len(images) + 1}
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request["model"]}
@@ -124,13 +125,22 @@ class Api:
         return say(self.adapters.weights(adapter), picture(image), temperature=temperature, seed=seed)
 
 
+def _temperature(value: object) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise Rejected(400, f"temperature: {value!r} is no number of at least 0")
+    return float(value)
+
+
 def _images(messages: object) -> list[bytes]:
     """Every picture of a conversation, in order. Raises Rejected for what is no data URL: nothing is fetched."""
     if not isinstance(messages, list) or not messages:
         raise Rejected(400, "messages: a list of messages is needed")
     contents = [message.get("content") if isinstance(message, dict) else None for message in messages]
     parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
-    return [_decoded(str((part.get("image_url") or {}).get("url", ""))) for part in parts if part.get("type") == "image_url"]
+    images = [part.get("image_url") for part in parts if part.get("type") == "image_url"]
+    return [_decoded(str(image.get("url", "") if isinstance(image, dict) else image)) for image in images]
 
 
 def _decoded(url: str) -> bytes:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from operations.aws import Unanswered
+from operations.aws import KEY_TYPES, Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok, warning
-
-# Without them ACM lists RSA certificates of 1024 and 2048 bits alone: https://docs.aws.amazon.com/acm/latest/APIReference/API_Filters.html
-KEY_TYPES = ("RSA_1024", "RSA_2048", "RSA_3072", "RSA_4096", "EC_prime256v1", "EC_secp384r1", "EC_secp521r1")
 
 
 def domain(subject: Subject) -> Iterator[Finding]:

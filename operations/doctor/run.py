@@ -12,9 +12,10 @@ from typing import Any
 
 from config.environment import Environment
 from config.problems import Refused
-from operations.aws import STRANGE, Aws, Unanswered, seconds_of
+from operations.aws import Aws, Unanswered, seconds_of
 from operations.doctor import account, addons, capacity, domain, images, machine, nodes, quotas
 from operations.doctor.check import Check, Finding, Identity, Line, Subject, failed
+from training.refusals import STRANGE
 
 AT_ONCE = 12
 # No account can turn this region off.

@@ -8,8 +8,7 @@ from typing import Any
 
 from config import names
 from config.names import Stack
-from operations.aws import Aws, Unanswered
-from operations.doctor.domain import KEY_TYPES
+from operations.aws import KEY_TYPES, Aws, Unanswered
 from operations.leaks.leak import Leak, Ours, physical_ids, tags_of
 
 # A stack in one of these takes no update: it has to be deleted.

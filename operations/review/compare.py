@@ -98,6 +98,13 @@ def compare(
     both = bool({(stack.stack_name, stack.place) for stack in base.stacks} & {(stack.stack_name, stack.place) for stack in head.stacks})
     if existed and exists and not both:
         objects, remarks = (), (*remarks, "every stack is a new one: the environment moves, and nothing of the old one is compared")
+    if existed and not exists:
+        # Nobody applies or destroys anything of an environment that is only gone from the project: it is there, and costs what it did.
+        objects, after = (), before
+        remarks = (
+            *remarks,
+            f"what is deployed of {environment} stays: `cdk destroy --all` from {base.revision}, or from before this change",
+        )
     opened = _widened(base, head) if both else ()
     found = risks.risks(stacks, opened, before, after, percent=percent) if existed else []
     return Review(

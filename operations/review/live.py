@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def look(
     """
     found, existing = [], []
     for stack in head.stacks:
-        each = _guarded(lambda stack=stack: _look(cloudformation, stack, sleep), f"{stack.name}: its state and its drift")
+        each = _guarded(partial(_look, cloudformation, stack, sleep), f"{stack.name}: its state and its drift")
         found.append(each)
         if each.differs:
             existing.append(stack)

@@ -21,6 +21,10 @@ SILENCE_SECONDS = 2 * 60
 POLL_SECONDS = 3
 # In this order: a RayJob or a RayService would make its RayCluster again.
 RAY = ("raycronjobs", "rayjobs", "rayservices", "rayclusters")
+# What the launcher started beside Ray (a supervisor, the Jobs of gate and promote): a claim that a pod of theirs mounts is never deleted
+# (https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection).
+OURS = (("/apis/apps/v1", "deployments"), ("/apis/batch/v1", "jobs"))
+SELECTOR = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dhyperpod-rl"
 DASHBOARD_PORT = 8265
 MAY_LOSE_JOBS = "hyperpod-rl/may-lose-jobs"
 
@@ -96,7 +100,8 @@ def drain(server: Api, *, patience_seconds: float) -> None:
     deadline = time.monotonic() + patience_seconds
     while left := leftovers(server):
         for path in left:
-            server.delete(path)
+            # Ours stay until their pods are gone, so that nothing mounts a claim any more.
+            server.delete(path, first_its_pods=path.startswith(tuple(group for group, _ in OURS)))
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"still there after {patience_seconds / 60:.0f} minutes: {', '.join(left)}; "
@@ -107,7 +112,9 @@ def drain(server: Api, *, patience_seconds: float) -> None:
 
 
 def leftovers(server: Api) -> list[str]:
-    """API paths of Ray objects, or when there are none, of load balancers' services and ingresses."""
+    """API paths of what the launcher started, or when there is none, of Ray objects, then of load balancers' services and ingresses."""
+    if found := [path for group, plural in OURS for path in _paths(server, f"{group}/{plural}?{SELECTOR}", group, plural)]:
+        return found
     for plural in RAY:
         if found := _paths(server, f"/apis/ray.io/v1/{plural}", "/apis/ray.io/v1", plural):
             return found

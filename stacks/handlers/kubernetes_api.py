@@ -38,9 +38,10 @@ class Api:
         """The object or list at the path, or None where the server knows no such thing."""
         return self._call("GET", path)
 
-    def delete(self, path: str) -> None:
-        """Delete what is at the path, its dependents in the background. Nothing there is no error."""
-        self._call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
+    def delete(self, path: str, *, first_its_pods: bool = False) -> None:
+        """Delete what is at the path, its dependents in the background, or before it. Nothing there is no error."""
+        policy = "Foreground" if first_its_pods else "Background"
+        self._call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy})
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         request = urllib.request.Request(  # noqa: S310 - https, by the cluster's own description

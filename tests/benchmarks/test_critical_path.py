@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import critical_path
-from benchmarks.critical_path import REST, STACK, minutes, needs, path
+from benchmarks.critical_path import REST, STACK, minutes, path
+from config.cloudformation import needs
 
 LONG, SHORT = {"Type": "AWS::EKS::Cluster"}, {"Type": "AWS::SSM::Parameter"}
 

@@ -89,3 +89,12 @@ def test_ctrl_c_leaves_the_run_running(
     assert code == 130
     assert "run maze-1 goes on. Return with: hyperpod-rl --env reference supervise maze-1" in err
     assert "stop" not in ray.calls
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "0", "-1", "ten"])
+@pytest.mark.parametrize("option", ["--hang-factor", "--ready"])
+def test_a_limit_is_a_number_above_zero(option: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(["supervise", "maze-1", option, word], capsys)
+    assert code == 2
+    assert option in err
+    assert word in err

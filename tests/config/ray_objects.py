@@ -101,7 +101,7 @@ def served(**changes: Any) -> Change:
     """A change of the endpoint's model: `engine_kwargs={"max_loras": 1}` merges into that part."""
     config = llm()
     for part, values in changes.items():
-        config[part] = {**config[part], **values}
+        config[part] = {**config[part], **values} if isinstance(values, dict) else values
     return put(serve(config), "spec", "serveConfigV2")
 
 

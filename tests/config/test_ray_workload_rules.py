@@ -39,6 +39,8 @@ BROKEN: list[tuple[str, Change, str, str]] = [
     ("RayService", served(lora_config={"max_num_adapters_per_replica": 3}), "max_num_adapters_per_replica", "the engine holds 2"),
     ("RayService", served(engine_kwargs={"enable_lora": False}), "enable_lora", "no adapter"),
     ("RayService", served(engine_kwargs={"max_lora_rank": 48}), "max_lora_rank", "64"),
+    ("RayService", served(engine_kwargs={"max_modle_len": 8}), "engine_kwargs.max_modle_len", "did you mean max_model_len"),
+    ("RayService", served(accelerator_type="H100"), "accelerator_type", "nodes have RTX-PRO-6000"),
     ("RayService", served(deployment_config={"num_replicas": 7}), "spec.serveConfigV2", "more than the 6 GPUs"),
     ("RayService", served(engine_kwargs={"tensor_parallel_size": 4}), "spec.serveConfigV2", "8 GPUs"),
     # RayJob
@@ -96,6 +98,7 @@ def test_a_broken_object_is_refused_with_field_and_fix(kind: str, change: Change
         ("RayService", put({"ray.io/initializing-timeout": "900"}, "metadata", "annotations")),
         ("RayService", served(lora_config={"max_num_adapters_per_replica": 4}, engine_kwargs={"max_cpu_loras": 4})),
         ("RayService", served(deployment_config={"num_replicas": 6})),
+        ("RayService", served(engine_kwargs={"enforce_eager": True, "max_num_seqs": 8}, accelerator_type="RTX-PRO-6000")),
         ("RayJob", both(put({"ray.io/cluster": "x"}, "spec", "clusterSelector"), put(0, "spec", "backoffLimit"))),
     ],
 )  # fmt: skip

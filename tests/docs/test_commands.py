@@ -12,8 +12,8 @@ from cli.main import run
 from config.load import ROOT, parse
 from local import demo
 from local.cloud import faults
+from tests.docs.pages import PAGES, described, shown
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEPLOYED = "local/test_deploy.py::test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_while_a_job_runs"
 # Command -> the test that runs it: a function whose text names the command's words.
 IN_TESTS = {
@@ -25,12 +25,26 @@ IN_TESTS = {
     "hyperpod-rl --env production review --base HEAD --markdown": "operations/review/test_synthesis.py::test_it_names_its_environment",
     "hyperpod-rl image build": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
     "hyperpod-rl image status": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
-    "hyperpod-rl alias current": "serving/test_gate.py::test_gate_promote_alias_rollback_retire",
+    "hyperpod-rl alias current": "serving/test_release_commands.py::test_gate_promote_alias_rollback_retire",
     "hyperpod-rl logs RUN": "training/test_end_to_end.py::test_submit_follow_and_the_rest",
     "hyperpod-rl stop RUN": "training/test_end_to_end.py::test_pressed_twice_at_once_then_stopped_while_somebody_follows",
     "hyperpod-rl supervise RUN": "cli/test_supervise.py::test_the_command_and_its_exit_code",
     "hyperpod-rl report RUN": "training/test_report.py::test_one_page_that_needs_nothing_else",
     "hyperpod-rl reproduce RUN": "training/test_reproduce.py::test_the_printed_commands_submit_the_same_again",
+}
+RESTORE = "drills/test_restore.py::test_a_lost_file_system_comes_back_from_its_backup_as_the_page_says"
+UPGRADES = "operations/test_upgrades.py"
+# The beginning of a command in a text block -> the test that takes it from its page and runs it.
+IN_TEXT = {
+    "kubectl -n serving create secret": "kubernetes/test_pages.py::test_keys_for_the_endpoint_are_made_by_the_pages_command",
+    "hyperpod-rl --env mine review --live": RESTORE,
+    "kubectl annotate raycluster": DEPLOYED,
+    "helm show crds": DEPLOYED,
+    "kubectl apply --server-side --force-conflicts": DEPLOYED,
+    "aws sagemaker update-cluster-software": f"{UPGRADES}::test_new_software_replaces_the_nodes_of_one_group_at_a_time",
+    "aws fsx create-backup": f"{UPGRADES}::test_a_file_system_comes_back_from_a_backup_as_another_one",
+    "aws fsx describe-backups": f"{UPGRADES}::test_a_file_system_comes_back_from_a_backup_as_another_one",
+    "cdk destroy Platform": RESTORE,
 }
 # What a shell does, not a program of ours.
 SHELL = re.compile(r"^(export|eval|source|cp) ")
@@ -50,13 +64,6 @@ def normal(command: str) -> str:
     return command
 
 
-def shown(page: Path) -> list[str]:
-    """Commands in a page's shell blocks, one a line, comments left out."""
-    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    lines = [re.sub(r"\s+#.*$", "", line).strip() for block in blocks for line in block.splitlines()]
-    return [part.strip() for line in lines if line and not line.startswith("#") for part in line.split("&&")]
-
-
 def quoted(command: str) -> str:
     """The words of a command up to its first argument, as a test passes them: `"serve", "up"`."""
     words = [word for word in command.split()[1:] if word.islower() and not word.startswith("-")]
@@ -72,6 +79,7 @@ def source_of(test: str) -> str:
     return ast.get_source_segment(text, found[0]) or ""
 
 
+DESCRIBED = sorted({(page.name, command) for page in PAGES for command in described(page)})
 COMMANDS = sorted({(page.name, command) for page in PAGES for command in shown(page)})
 DEMO = {normal(command) for command in demo.COMMANDS}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
@@ -94,6 +102,15 @@ def test_a_shown_command_is_run_somewhere(page: str, command: str, capsys: pytes
     if words[1] == "submit" and "--dry-run" not in words:
         words.append("--dry-run")  # the same words otherwise; the demo submits for real
     assert run(["--env", "local", *words[1:]]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("page", "command"), DESCRIBED)
+def test_a_command_that_a_reader_fills_in_is_taken_from_its_page_by_a_test(page: str, command: str) -> None:
+    same = normal(command)
+    if same in DEMO or same in IN_TESTS:
+        return
+    (beginning,) = (known for known in IN_TEXT if command.startswith(known))
+    assert f'command("{page}", "{beginning}"' in source_of(IN_TEXT[beginning])
 
 
 def test_the_copied_environment_of_the_first_deploy_needs_only_the_edits_that_the_page_names() -> None:

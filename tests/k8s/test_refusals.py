@@ -210,6 +210,8 @@ SERVICES_REFUSED = [
         llm("lora_config", "dynamic_lora_loading_path", "/shared/adapters"), "dynamic_lora_loading_path", "s3://",
         id="an adapter prefix that is not S3",
     ),
+    pytest.param(llm("engine_kwargs", "max_lora_rank", 16), "engine_kwargs.max_lora_rank", "set 32", id="a rank below the adapters'"),
+    pytest.param(llm("engine_kwargs", "max_cpu_lora", 4), "engine_kwargs.max_cpu_lora", "max_cpu_loras", id="a misspelt argument"),
     pytest.param(llm("deployment_config", "num_replicas", 7), "serveConfigV2", "fewer replicas", id="more replicas than its workers' GPUs"),
     pytest.param(set_to({"type": "NewCluster"}, "spec", "upgradeStrategy"), "upgradeStrategy.type", "set None", id="no room to upgrade"),
     pytest.param(lambda obj: obj["spec"].pop("upgradeStrategy"), "upgradeStrategy.type", "set None", id="KubeRay's default upgrade"),

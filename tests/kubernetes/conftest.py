@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -38,19 +37,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def binaries() -> kubernetes_binaries.Binaries:
+def binaries(request: pytest.FixtureRequest) -> kubernetes_binaries.Binaries:
     """Built, or found; where neither can be, one line says how, and CI fails."""
-    began = time.monotonic()
-    said: list[str] = []
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def tell(line: str) -> None:
+        """Minutes pass without a word otherwise: past pytest, which shows what a test prints only if it fails."""
+        with capture.global_and_fixture_disabled():
+            print(f"\n{line}", flush=True)
+
     try:
-        made = kubernetes_binaries.ensure(tell=lambda line: (said.append(line), print(line, flush=True))[0])
+        return kubernetes_binaries.ensure(tell=tell)
     except kubernetes_binaries.Missing as missing:
         if os.environ.get("CI"):
             pytest.exit(f"must not be skipped in CI: {missing}", returncode=1)
         pytest.skip(str(missing))
-    if said:
-        print(f"first build took {time.monotonic() - began:.0f} s", flush=True)
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from local import lifecycle, state
 from local.cloud import apiserver
 from local.kubernetes import custom_resources
 from tests.kubernetes import kubelet
+from tests.kubernetes.conftest import charts
 from tests.kubernetes.control_plane import ControlPlane, wait_for
 from tests.kubernetes.deployment import pods, ray_path, write
 from tools.deployment import Assembly, Cloud, synthesize
@@ -138,7 +139,10 @@ def test_stacks_come_and_go_by_cdks_own_handlers(
     nothing_is_applied_over_what_another_manager_owns(plane, daemon)
     a_pod_that_crashes_tells_why(plane, daemon)
 
-    # The RayCluster is still there: the drain takes it along.
+    # The RayCluster is still there, and a supervisor, whose pod mounts the claim: the drain takes them along.
+    plane.kubectl("apply", "--server-side", "-f", str(write(tmp_path / "supervisor", charts("local")["supervisor"])))
+    supervisors = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=supervisor"
+    wait_for(lambda: api.items(supervisors), "a supervisor's pod is there", plane.alive)
     for stack in reversed(list(assembly.templates)):
         assert cloud.delete(stack) == "DELETE_COMPLETE", "\n".join(cloud.failures(stack))
     for namespace in LOCAL.namespaces:

@@ -17,6 +17,8 @@ import yaml
 
 from config import load
 from local import lifecycle, state
+from local.kubernetes.charts import ray_definitions
+from tests.docs.pages import command
 from tests.local import permissions
 
 pytestmark = pytest.mark.cloud
@@ -42,6 +44,13 @@ class Project:
             [str(BIN / program), *arguments], cwd=state.ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=180,
         )  # fmt: skip
+
+    def shell(self, line: str) -> str:
+        """A line of a page, as a person pastes it. Returns what it prints; fails with what it said where it fails."""
+        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+        done = subprocess.run(["bash", "-c", line], cwd=state.ROOT, env={**self.environment, "PATH": path}, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     def bootstrap(self) -> None:
         done = self.cdk("bootstrap", "aws://000000000000/us-west-2")
@@ -96,6 +105,9 @@ def _cleared(project: Project) -> Iterator[None]:
     yield
     lifecycle.set_faults([])
     if _inventory() != project.bootstrapped:
+        project.run(
+            "kubectl", "annotate", "raycluster", "--all", "-n", "training", "hyperpod-rl/may-lose-jobs=true"
+        )  # of a test that failed
         project.cdk("destroy", "--all", "--force")
         project.bootstrap()
 
@@ -105,6 +117,16 @@ def _inventory() -> Inventory:
     found = lifecycle.inventory()
     objects = [name for name in found.pop("S3 object", []) if not name.startswith("s3://cdk-")]
     return {**found, "S3 object": objects} if objects else found
+
+
+def _crds(folder: Path) -> Path:
+    """A chart of KubeRay whose kinds are not those of the installed one, in `folder`/chart; returns where they are to be written."""
+    (folder / "chart" / "crds").mkdir(parents=True)
+    (folder / "chart" / "Chart.yaml").write_text("apiVersion: v2\nname: kuberay-operator\nversion: 1.8.0\n")
+    for number, kind in enumerate(ray_definitions()):
+        kind["metadata"]["labels"] = {"newer": "yes"}
+        (folder / "chart" / "crds" / f"{number}.yaml").write_text(yaml.safe_dump(kind))
+    return folder / "crds.yaml"
 
 
 def _stacks() -> list[str]:
@@ -151,6 +173,13 @@ def test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_whi
     leaks = project.run("hyperpod-rl", "leaks")
     assert (leaks.returncode, leaks.stdout.splitlines()[-1]) == (0, "nothing is left")
 
+    # Meanwhile a person follows the page on upgrades: newer kinds of KubeRay leave what is there alone.
+    crds = _crds(project.assembly.parent)
+    show = command("11-upgrade.md", "helm show crds", VERSION="1.8.0").replace("crds.yaml", str(crds))
+    project.shell(show.replace("kuberay-operator --repo https://ray-project.github.io/kuberay-helm/", str(crds.with_name("chart"))))
+    project.shell(command("11-upgrade.md", "kubectl apply --server-side --force-conflicts").replace("crds.yaml", str(crds)))
+    assert project.shell("kubectl get crd rayclusters.ray.io -o jsonpath={.metadata.labels.newer}") == "yes"
+
     refused = project.cdk("destroy", "--all", "--force")
     assert refused.returncode != 0
     said = " ".join(refused.stdout.split())
@@ -170,7 +199,7 @@ def test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_whi
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [endpoint, front]}))
     applied = project.run("kubectl", "apply", "--server-side", "-f", str(file))
     assert applied.returncode == 0, applied.stdout
-    project.run("kubectl", "annotate", "raycluster", "skyrl-visgym", "-n", "training", "hyperpod-rl/may-lose-jobs=true")
+    project.shell(command("10-teardown.md", "kubectl annotate raycluster"))
     systems = project.run("aws", "fsx", "describe-file-systems", "--query", "FileSystems[].FileSystemId", "--output", "text").stdout.split()
     assert project.run("aws", "fsx", "delete-file-system", "--file-system-id", systems[-1]).returncode == 0
     chart = "hyperpod-rl-local/charts/hyperpod-helm-chart"

@@ -9,11 +9,16 @@ from email.utils import formatdate
 from typing import Any
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore import xform_name
 from botocore.awsrequest import AWSResponse
 from botocore.validate import ParamValidator
 
 Answer = Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+# Reads each service's model once for all sessions.
+LOADER = botocore.loaders.create_loader()
 
 
 class Says(Exception):
@@ -34,7 +39,9 @@ class Stubs:
 
     def session(self) -> Any:
         """A session in us-west-2."""
-        made = boto3.Session(aws_access_key_id="A", aws_secret_access_key="B", region_name="us-west-2")
+        core = botocore.session.Session()
+        core.register_component("data_loader", LOADER)
+        made = boto3.Session(aws_access_key_id="A", aws_secret_access_key="B", region_name="us-west-2", botocore_session=core)
         made.events.register("before-parameter-build", self._remember)
         made.events.register("before-call", self._answer)
         return made

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.main import run
 from config.environment import Environment
 from config.names import Stack
 from config.problems import Unreachable
@@ -265,3 +266,24 @@ def test_one_call_that_is_denied_takes_no_more_than_its_own_words_away(env: Envi
 def test_credentials_that_no_service_takes_end_it_with_one_sentence(env: Environment, code: str) -> None:
     with pytest.raises(Unreachable, match=r"^AWS cannot be asked: gone; "):
         _look(env, cloudformation__list_stacks=Says(code, "gone"))
+
+
+def test_the_command_ends_with_3_where_a_part_is_not_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"stacks": Part(["stacks        8: all complete"], {"Data": "CREATE_COMPLETE"})}
+    monkeypatch.setattr("cli.overview.look", lambda *_: Overview(found))
+    assert run(["status"]) == 0
+    found["ray"] = Part(unknown="the API server cannot be reached")
+    assert run(["status"]) == 3
+    assert capsys.readouterr().out.endswith("stacks        8: all complete\nray: not known, the API server cannot be reached\n")
+
+
+def test_credentials_of_another_account_are_refused(
+    env: Environment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the environment is deployed there: that answer would be wrong."""
+    other = {"Account": "999999999999", "Arn": "arn:aws:iam::999999999999:user/me", "UserId": "u"}
+    monkeypatch.setattr("operations.aws._session", lambda _: Stubs({"sts:get_caller_identity": other}).session())
+    monkeypatch.setattr("config.load.load", lambda *_: env)
+    for words in (["status"], ["leaks", "--before-destroy"], ["leaks"]):
+        assert run(words) == 2
+        assert "but your credentials belong to 999999999999" in capsys.readouterr().err

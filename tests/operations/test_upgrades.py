@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from local import lifecycle
+from tests.docs.pages import command
 from tests.local.cloud.conftest import Account, chart, eks, group, hyperpod, lustre, ref, resource
+from tests.operations.aws_cli import aws
 
 pytestmark = pytest.mark.cloud
+
+
+@pytest.fixture(autouse=True)
+def _shell(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of `hyperpod-rl local env`."""
+    for name, value in lifecycle.environment().items():
+        monkeypatch.setenv(name, value)
 
 
 def _until(true: Callable[[], Any]) -> None:
@@ -71,7 +82,8 @@ def test_new_software_replaces_the_nodes_of_one_group_at_a_time(account: Account
 
     _until(lambda: {name: len(ids) for name, ids in nodes().items()} == {"head": 1, "workers": 2})
     before = nodes()
-    client.update_cluster_software(ClusterName="tests-hyperpod", InstanceGroups=[{"InstanceGroupName": "workers"}])
+    line = command("11-upgrade.md", "aws sagemaker update-cluster-software")
+    aws(line.replace("hyperpod-rl-mine", "tests-hyperpod").replace("InstanceGroupName=system", "InstanceGroupName=workers"))
     _until(lambda: len(nodes().get("workers", ())) == 2 and not nodes()["workers"] & before["workers"])
     assert nodes()["head"] == before["head"]
 
@@ -79,8 +91,10 @@ def test_new_software_replaces_the_nodes_of_one_group_at_a_time(account: Account
 def test_a_file_system_comes_back_from_a_backup_as_another_one(account: Account) -> None:
     fsx = account.client("fsx")
     made = account.deploy("data", lustre(), {"Id": ref("FileSystem")})
-    backup = fsx.create_backup(FileSystemId=made["Id"])["Backup"]["BackupId"]
+    line = command("12-disaster.md", "aws fsx create-backup", FILE_SYSTEM=made["Id"])
+    backup = json.loads(aws(f"{line} --output json"))["Backup"]["BackupId"]
     _until(lambda: fsx.describe_backups(BackupIds=[backup])["Backups"][0]["Lifecycle"] == "AVAILABLE")
+    assert {"AVAILABLE", backup} <= set(aws(command("12-disaster.md", "aws fsx describe-backups")).replace("|", " ").split())
     fsx.delete_file_system(FileSystemId=made["Id"])  # the disaster
     restored = account.deploy("data", lustre(BackupId=backup), {"Id": ref("FileSystem")})
     assert restored["Id"] != made["Id"]

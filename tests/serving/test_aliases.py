@@ -219,3 +219,50 @@ def test_a_folder_without_a_record_is_no_release(store: Store) -> None:
     store.put("lora-adapters/maze-grpo-s9-00000009/adapter_config.json", b"{}")
     store.put("lora-adapters/maze-grpo-s8-00000008/release.json", b"half")
     assert [release.name for release in releases.list_releases(store)] == [THREE, TWO, ONE]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"\xff", b"null", b"[" * 100_000, b'{"alias": "current"}', b'{"alias": "current", "release": 5}',
+        b'{"alias": "current", "release": "../../runs/x"}', b'{"alias": "canary", "release": "maze-grpo-s10-00000001"}',
+        b'{"alias": "current", "release": "maze-grpo-s10-00000001", "history": "long"}',
+    ],
+)  # fmt: skip
+def test_a_garbled_alias_is_one_sentence_and_is_not_written_over(store: Store, s3: MemoryS3, body: bytes) -> None:
+    store.put(names.alias_key("current"), body)
+    for work in (
+        lambda: aliases.read(store, "current"), lambda: aliases.move(store, "current", ONE, reason=""), lambda: aliases.rollback(store),
+        lambda: aliases.retire(store, TWO),
+    ):  # fmt: skip
+        with pytest.raises(Failed, match=r"aliases/current.json is no alias; move it away"):
+            work()
+    assert s3.objects[names.alias_key("current")][0] == body
+    assert releases.exists(store, TWO)
+
+
+def test_one_unreadable_record_does_not_hide_the_other_releases(store: Store) -> None:
+    newer = json.dumps({**json.loads(store.get(names.release_key(TWO, names.RELEASE_RECORD))[0]), "format": 2})  # type: ignore[index]
+    for name, body in ((ONE, b"garbage"), (TWO, newer.encode())):
+        store.put(names.release_key(name, names.RELEASE_RECORD), body)
+    said: list[str] = []
+    assert [release.name for release in releases.list_releases(store, unreadable=said.append)] == [THREE]
+    assert "is no record of a release (1 errors in it); hyperpod-rl retire" in said[0]
+    assert "was written by a newer hyperpod-rl (format 2, and this one reads 1)" in said[1]
+    with pytest.raises(Failed):
+        releases.list_releases(store)
+    with pytest.raises(Refused, match=f"there is no such release; the newest are {THREE}"):
+        aliases.move(store, "current", "maze-grpo-s40-0000000f", reason="")
+    assert aliases.retire(store, ONE)
+
+
+def test_where_a_rollback_would_lead_is_what_it_does(store: Store) -> None:
+    with pytest.raises(Refused, match="names no release"):
+        aliases.rollback_target(store)
+    aliases.move(store, "current", ONE, reason="")
+    with pytest.raises(Refused, match="no earlier release"):
+        aliases.rollback_target(store)
+    aliases.move(store, "current", TWO, reason="")
+    assert aliases.rollback_target(store) == ONE
+    assert aliases.rollback_target(store, leaving=THREE) is None
+    assert aliases.rollback(store).release == ONE

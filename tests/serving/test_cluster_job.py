@@ -18,7 +18,7 @@ from config import names
 from config.load import load
 from config.problems import Failed, Refused
 from serving import cluster_job
-from serving.cluster_job import Job
+from serving.cluster_job import Ended, Job
 from tests.serving.exports import RUN, evaluation, make_record, write_export, write_record
 
 REFERENCE = load("reference")
@@ -100,20 +100,28 @@ def test_the_zip_alone_runs_the_command(tmp_path: Path) -> None:
 class FakeKubectl:
     """Answers with one state of the Job after the other."""
 
-    def __init__(self, *states: dict[str, Any] | None) -> None:
-        self.states, self.applied, self.deleted = list(states), "", []
+    def __init__(self, *states: dict[str, Any] | None, exit_code: int | None = None) -> None:
+        self.states, self.applied, self.deleted, self.patched, self.exit_code = list(states), "", [], [], exit_code
 
     def apply(self, folder: Path) -> None:
         self.applied = (folder / "job.yaml").read_text()
 
     def get(self, kind: str, *, namespace: str, name: str) -> dict[str, Any] | None:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return None if state is None else {"status": state}
+        return None if state is None else {"metadata": {"uid": "u-1"}, "status": state}
+
+    def list(self, kind: str, *, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        assert (kind, selector.split("=")[0]) == ("pods", "batch.kubernetes.io/job-name")
+        state = {"running": {}} if self.exit_code is None else {"terminated": {"exitCode": self.exit_code}}
+        return [{"status": {}}, {"status": {"containerStatuses": [{"state": state}]}}]
 
     def delete(self, kind: str, *, namespace: str, name: str) -> None:
         self.deleted.append((kind, name))
 
     def run(self, *arguments: str) -> str:
+        if arguments[0] == "patch":
+            self.patched.append(json.loads(arguments[-1]))
+            return ""
         assert arguments[0] == "logs"
         return "release x is at s3://b/x\n"
 
@@ -123,27 +131,57 @@ def ended(kind: str) -> dict[str, Any]:
 
 
 def test_it_is_waited_for_and_its_code_removed() -> None:
-    kubectl, notes, job = FakeKubectl({"active": 1}, {"active": 1, "ready": 1}, ended("Complete")), [], made("promote", RUN)
-    assert cluster_job.run(kubectl, job, note=notes.append, sleep=lambda _: None) == "release x is at s3://b/x\n"  # type: ignore[arg-type]
+    kubectl, notes, job = FakeKubectl({}, {"active": 1}, {"active": 1, "ready": 1}, ended("Complete")), [], made("promote", RUN)
+    done = cluster_job.run(kubectl, job, note=notes.append, sleep=lambda _: None)  # type: ignore[arg-type]
+    assert done == Ended("release x is at s3://b/x\n", 0)
     assert kubectl.deleted == [("configmaps", job.name)]
     assert len(list(yaml.safe_load_all(kubectl.applied))) == 2
     assert [note.split(" is ")[-1].split(":")[0] for note in notes[1:]] == ["waiting", "running"]
 
 
+def test_its_code_belongs_to_the_job_and_an_interruption_takes_it_from_no_pod() -> None:
+    kubectl, job = FakeKubectl({"active": 1}), made("promote", RUN)
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster_job.run(kubectl, job, note=print, sleep=interrupted)  # type: ignore[arg-type]
+    assert kubectl.deleted == []
+    (change,) = kubectl.patched
+    assert change["metadata"]["ownerReferences"] == [{"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": "u-1"}]
+
+
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_a_command_that_says_no_in_the_cluster_says_it_here(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl = FakeKubectl({}, ended("Failed"), exit_code=code)
+    monkeypatch.setattr("training.kubernetes.Kubectl", lambda env: kubectl)
+    assert command(["gate", RUN, "--in-cluster"]) == code
+    assert capsys.readouterr().out == "release x is at s3://b/x\n"
+    assert len(kubectl.deleted) == 1
+
+
 def test_a_job_that_fails_or_vanishes_or_stays_is_said() -> None:
-    for states, said in (([ended("Failed")], "release x is at"), ([None], "is gone"), ([{"active": 1}], "did not end within 1 minutes")):
+    for states, said in (
+        ([ended("Failed")], "failed: BackoffLimitExceeded; kubectl -n training logs job/gate-"), ([None], "is gone"),
+        ([{"active": 1}], "did not end within 1 minutes"),
+    ):  # fmt: skip
         kubectl, clock = FakeKubectl(*states), iter(range(0, 1000, 30))
         with pytest.raises(Failed, match=said):
             cluster_job.run(kubectl, made("gate", RUN), note=print, minutes=1, sleep=lambda _: None, now=lambda c=clock: next(c))  # type: ignore[arg-type,misc]
-        assert kubectl.deleted
+    killed = FakeKubectl(ended("Failed"), exit_code=137)
+    with pytest.raises(Failed, match=r"BackoffLimitExceeded \(exit code 137\)"):
+        cluster_job.run(killed, made("gate", RUN), note=print, sleep=lambda _: None)  # type: ignore[arg-type]
 
 
 def test_the_commands_hand_on_what_they_were_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Job] = []
 
-    def run(kubectl: Any, job: Job, *, note: Any) -> str:
+    def run(kubectl: Any, job: Job, *, note: Any) -> Ended:
         seen.append(job)
-        return "done there\n"
+        return Ended("done there\n", 0)
 
     monkeypatch.setattr(cluster_job, "run", run)
     assert command(["promote", RUN, "--step", "160", "--override", "two words", "--alias", "canary", "--share", "0.2", "--in-cluster"]) == 0

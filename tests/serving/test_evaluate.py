@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import types
 from dataclasses import replace
@@ -143,12 +145,6 @@ def test_the_key_goes_into_a_header_and_nowhere_else(monkeypatch: pytest.MonkeyP
     assert found.mazes[0].releases == ("maze-grpo-s10-00000001",)
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host/v1?key=1"])
-def test_what_is_no_endpoint_is_refused(url: str) -> None:
-    with pytest.raises(Refused):
-        Endpoint(url, "base")
-
-
 def test_both_forms_of_an_endpoint_are_taken_and_passwords_are_not_shown() -> None:
     assert Endpoint("http://h:1", "m").base == Endpoint("http://h:1/v1/", "m").base == "http://h:1/v1"
     assert Endpoint("http://me:pw@h/v1", "m").shown == "http://***@h/v1"
@@ -271,3 +267,66 @@ def test_a_result_without_mazes_has_no_rate() -> None:
     assert (empty.rate, empty.format_rate, empty.pass_at_1, empty.interval) == (0.0, 0.0, 0.0, (0.0, 1.0))
     assert "oracle bound unknown" in empty.sentence()
     assert replace(Plan((), "fresh", 1), step=1).step == 1
+
+
+def test_a_model_that_takes_no_picture_did_not_play_and_solved_nothing() -> None:
+    """vLLM's words where --limit-mm-per-prompt is 0: a solve rate of 0 would be a result that nobody played for."""
+    no_pictures = (400, {}, {"error": {"message": "At most 0 image(s) may be provided in one prompt."}})
+    with serving(answer=lambda body: no_pictures) as server, pytest.raises(Refused, match="does not take even the first prompt of a maze"):
+        result(server, mazes=2)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--run-id", "typo", "--step", "50"], "--run-id = typo: there is no such run"),
+        (["--run-id", "demo", "--step", "51"], "run demo has no export of this step; its steps are 0, 50"),
+        (["--output", "{}/no/../file/deep/x.json"], "is no folder"),
+        (["--model", ""], "--model: a model's name is text"),
+    ],
+)
+def test_where_the_result_is_to_go_is_looked_at_before_anything_is_played(
+    more: list[str], said: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_export(shared, 50)
+    (shared / "file").write_text("")
+    before = sorted(shared.rglob("*"))
+    with serving() as server:
+        words = [word.format(shared) for word in more]
+        assert run(["--env", "local", "evaluate", "--endpoint", server.url, "--model", "base", *words]) == 2
+        assert server.bodies == []
+    assert said in capsys.readouterr().err
+    assert sorted(shared.rglob("*")) == before
+
+
+def test_a_result_that_cannot_be_written_is_told_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full when all mazes are played."""
+
+    def full(path: Path, found: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("training.results.write", full)
+    with serving(answer=lambda body: speak(STOP)) as server:
+        command = ["--env", "local", "evaluate", "--endpoint", server.url, "--model", "base", "--mazes", "2"]
+        assert run([*command, "--output", str(tmp_path / "x.json")]) == 3
+    told = capsys.readouterr()
+    assert "base: solve rate 0.000" in told.out
+    assert "no space is left on this device" in told.err
+
+
+def test_a_device_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
+    found = Result(model="m", endpoint="e", task="built-in", maze_set="other", max_turns=1, mazes=())
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        results.write(tmp_path / "pipe", found)
+        assert os.read(reader, 1 << 16).decode() == found.text()
+        assert (tmp_path / "pipe").is_fifo(), "nothing takes the place of a device"
+    finally:
+        os.close(reader)
+    (tmp_path / "link").symlink_to(tmp_path / "real.json")
+    results.write(tmp_path / "link", found)
+    assert (tmp_path / "link").is_symlink()
+    assert results.read(tmp_path / "real.json") == found

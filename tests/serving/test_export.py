@@ -14,6 +14,7 @@ from config.load import load
 from config.problems import Refused, Unreachable
 from serving import export, tensors
 from tests.serving.exports import RUN, adapter, config, make_record, write_export
+from training.record import Model
 
 ENV = load("local")
 
@@ -243,3 +244,30 @@ def test_a_stand_ins_export_is_known_as_one(shared: Path) -> None:
     assert not export.is_stand_in(write_export(shared, 10, stand_in=False))
     assert export.is_stand_in(write_export(shared, 20))
     assert not export.is_stand_in(shared)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rank_pattern": {"head": 4}}, "rank_pattern = {'head': 4}: vLLM scales every module by lora_alpha / r"),
+        ({"alpha_pattern": {"encoder": 16}}, "alpha_pattern = {'encoder': 16.0}: vLLM scales every module by lora_alpha / r"),
+    ],
+)
+def test_a_module_with_a_scale_of_its_own_would_be_served_with_another(shared: Path, changes: dict[str, Any], said: str) -> None:
+    """vllm/lora/peft_helper.py reads neither pattern: one scale, lora_alpha / r, for every module."""
+    write_export(shared, 10, settings=config(**changes))
+    assert said in refused()
+    write_export(shared, 20, settings=config(rank_pattern={"head": 8}, alpha_pattern={}))
+    assert export.checked(ENV, make_record(), 20).rank == 8
+
+
+def test_a_run_whose_base_model_is_not_known_is_not_taken_for_one_of_the_served(shared: Path) -> None:
+    write_export(shared, 10)
+    said = refused(record=make_record().model_copy(update={"model": Model()}))
+    assert "the run's record does not say what it was trained on, and the endpoint serves a model without a repository at main" in said
+
+
+def test_deeply_nested_files_are_no_reason_to_fall_over(shared: Path) -> None:
+    folder = write_export(shared, 10)
+    (folder / "config.json").write_text('{"a":' * 100_000)
+    assert not export.checked(ENV, make_record(), 10).stand_in

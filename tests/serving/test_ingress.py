@@ -307,3 +307,19 @@ def test_the_archive_is_the_same_bytes_and_stands_alone() -> None:
     assert not {name for name in imported if name.split(".")[0] in ("config", "training", "local", "cli")}
     assert {name for name in imported if name.startswith("serving")} <= {"serving.routing"}
     assert delivered.key().startswith(names.ADAPTER_PREFIX), "the endpoint's role reads nothing else"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000, b'{"release": "../x"}', b'{"release": "maze-grpo-s1-00000001", "share": 7}'])
+def test_a_garbled_alias_changes_nothing_and_a_garbled_canary_stops_nobody(body: bytes) -> None:
+    s3 = S3()
+    current, canary = names.alias_key("current"), names.alias_key("canary")
+    s3.objects |= {current: json.dumps({"release": OLD}).encode(), canary: body}
+    read = AliasObjects("s3://bucket/lora-adapters/aliases", s3)
+    assert read() == Aliases(Alias(OLD), None)
+    s3.objects[current] = body
+    for _ in range(2):
+        assert read() == Aliases(Alias(OLD), None), "what was known before stays"
+    with pytest.raises((ValueError, RecursionError)):
+        AliasObjects("s3://bucket/lora-adapters/aliases", s3)()
+    s3.objects |= {current: json.dumps({"release": NEW}).encode(), canary: json.dumps({"release": OLD, "share": 0.5}).encode()}
+    assert read() == Aliases(Alias(NEW), Alias(OLD, 0.5))

@@ -124,6 +124,8 @@ def test_a_dry_run_of_the_gate_evaluates_and_writes_nothing(opened: Store, share
         (["gate", RUN, "--step", "11"], "has no export of this step; its exports are of step 10"),
         (["gate", RUN, "--step", "10", "--best"], "exclude each other"),
         (["gate", RUN, "--endpoint", "http://127.0.0.1:1"], "--endpoint and --model go together"),
+        (["gate", RUN, "--endpoint", "http://[::1", "--model", "m"], "this is no URL of an endpoint"),
+        (["gate", RUN, "--endpoint", "http://127.0.0.1:1", "--model", "m", "--baseline-model", ""], "a model's name is text"),
         (["gate", "other"], "there is no record of it"),
         (["gate", "Bad_Run"], "1 to 48 of a-z"),
         (["promote", RUN, "--share", "0.5"], "only the canary has a share"),
@@ -160,3 +162,75 @@ def test_promotion_of_a_plan_is_what_the_dry_run_shows(opened: Store, shared: Pa
     plan = promote.plan(ENV, record_of(GOOD), export.checked(ENV, make_record(), 10), record_bytes=b"", override="x")
     assert shown["name"] == plan.release.name
     assert shown["would_upload_to"] == f"s3://bucket/lora-adapters/{plan.release.name}/"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["promote", RUN, "--override", "x", "--alias", "canary", "--share", "5"], "use 0 to 1"),
+        (["promote", RUN, "--override", "x", "--alias", "canary", "--share", "nan"], "use 0 to 1"),
+        (["promote", RUN, "--override", "bad \udcff byte"], "recorded as one line of text"),
+        (["promote", RUN, "--override", "two\nlines"], "recorded as one line of text"),
+        (["promote", RUN, "--override", "\x1b[2J"], "recorded as one line of text"),
+        (["alias", "canary", "maze-grpo-s1-00000000", "--share", "2", "--dry-run"], "use 0 to 1"),
+        (["alias", "current", "maze-grpo-s1-00000000", "--share", "0.1"], "only canary has a share"),
+        (["alias", "current", "maze-grpo-s1-00000000", "--dry-run"], "there is no such release"),
+        (["alias", "current", "maze-grpo-s1-00000000", "--reason", "\udcff"], "recorded as one line of text"),
+        (["rollback", "--reason", "\x1b[2J"], "recorded as one line of text"),
+        (["rollback", "--dry-run"], "it names no release"),
+    ],
+)
+def test_what_would_be_refused_at_the_end_is_refused_before_anything_is_written(
+    opened: Store, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert said in capsys.readouterr().err
+    assert opened.list("") == []
+
+
+def test_the_list_tells_what_it_cannot_read(opened: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    write_export_again = ["promote", RUN, "--override", "x"]
+    assert run(*write_export_again) == 0
+    opened.put("lora-adapters/maze-grpo-s9-00000009/adapter_config.json", b"{}")
+    opened.put("lora-adapters/maze-grpo-s9-00000009/release.json", b"garbage")
+    capsys.readouterr()
+    assert run("releases") == 1
+    told = capsys.readouterr()
+    assert "maze-grpo-s10-" in told.out
+    assert "maze-grpo-s9-00000009/release.json is no record of a release" in told.err
+    assert run("releases", "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (len(document["releases"]), len(document["unreadable"])) == (1, 1)
+
+
+def test_a_submitter_that_is_no_text_is_recorded_as_what_can_be_read_of_it(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERPOD_RL_SUBMITTER", "ada\udcff")
+    assert run("promote", RUN, "--override", "x", "--alias", "current") == 0
+    (release,) = releases.list_releases(opened)
+    assert release.published_by == "ada?"
+    alias = aliases.read(opened, "current")
+    assert alias is not None
+    assert alias.history[-1].by == "ada?"
+
+
+def test_current_is_not_taken_by_what_was_never_compared_with_it(
+    opened: Store, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate said yes when there was no release; since then another one has become current."""
+    monkeypatch.setitem(maze_task.SETS, "fresh", FRESH[:16])  # type: ignore[arg-type]
+    with serving(answer=models) as server:
+        assert run("gate", RUN, "--endpoint", server.url, "--model", "candidate", "--baseline-model", "base") == 0
+    write_export(shared, 20)
+    assert run("promote", RUN, "--step", "20", "--override", "meanwhile", "--alias", "current") == 0
+    meanwhile = next(release.name for release in releases.list_releases(opened) if release.step == 20)
+    capsys.readouterr()
+    assert run("promote", RUN, "--step", "10", "--alias", "current") == 2
+    said = capsys.readouterr().err
+    assert f"judged step 10 when no release was current, and did not compare it with {meanwhile}" in said
+    assert len(releases.list_releases(opened)) == 1
+    assert run("promote", RUN, "--step", "10", "--alias", "canary") == 0
+    assert run("promote", RUN, "--step", "10", "--alias", "current", "--override", "known to be better") == 0
+    assert run("promote", RUN, "--step", "10", "--alias", "current") == 0, "what is current already needs no comparison"
+    alias = aliases.read(opened, "current")
+    assert alias is not None
+    assert [move.reason for move in alias.history] == ["promoted from run demo: meanwhile", "promoted from run demo: known to be better"]

@@ -7,7 +7,7 @@ import pytest
 
 from config.load import load
 from config.problems import Refused, Unreachable
-from serving.store import Store, open_store
+from serving.store import Busy, Conflict, Store, open_store
 from tests.serving.bucket import Killed, MemoryS3, memory_store
 from tests.serving.store_checks import check
 
@@ -54,3 +54,48 @@ def test_the_local_environment_opens_no_bucket_of_aws(monkeypatch: pytest.Monkey
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with pytest.raises(Refused, match="local cloud"):
         open_store(load("local"))
+
+
+def busy(times: int, operation: str) -> MemoryS3:
+    """S3 that answers the first conditional writes with 409: another is under way, and nothing is decided yet."""
+    from botocore.exceptions import ClientError
+
+    left = [times]
+
+    def conflict(called: str, key: str) -> None:
+        if called == operation and left[0]:
+            left[0] -= 1
+            raise ClientError({"Error": {"Code": "ConditionalRequestConflict", "Message": "retry"}}, called)
+
+    return MemoryS3(conflict)
+
+
+@pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload"])
+def test_a_write_that_s3_did_not_decide_is_written_again(operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3's reference on 409: "you should retry the upload"; it does not say that the object is there."""
+    monkeypatch.setattr("serving.store.PART_BYTES", 10)
+    (tmp_path / "file").write_bytes(b"x" * (95 if operation == "CompleteMultipartUpload" else 5))
+    s3, slept = busy(3, operation), list[float]()
+    Store(s3, "bucket", sleep=slept.append).upload("key", tmp_path / "file", if_absent=True)
+    assert s3.objects["key"][0] == (tmp_path / "file").read_bytes()
+    assert s3.uploads == {}
+    assert len(slept) == 3
+    with pytest.raises(Conflict):
+        Store(s3, "bucket", sleep=slept.append).upload("key", tmp_path / "file", if_absent=True)
+    assert len(slept) == 3, "what is decided is not tried again"
+
+
+def test_an_object_that_is_there_is_not_sent_again_only_to_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.store.PART_BYTES", 10)
+    (tmp_path / "file").write_bytes(b"x" * 95)
+    s3 = MemoryS3()
+    store = memory_store(s3)
+    store.put("key", b"other")
+    with pytest.raises(Conflict):
+        store.upload("key", tmp_path / "file", if_absent=True)
+    assert [operation for operation, _ in s3.writes] == ["PutObject"]
+
+
+def test_a_write_that_is_never_decided_ends() -> None:
+    with pytest.raises(Busy):
+        Store(busy(1000, "PutObject"), "bucket", sleep=lambda _: None).put("key", b"", if_absent=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,8 @@ class Models:
     named: dict[str, str] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
     says: bool = True
+    pictures: int = 99
+    lists: int = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -84,12 +87,14 @@ class Models:
         headers = [(b"content-type", b"application/json")]
         if scope["path"] == "/v1/models":
             ids = [BASE, *(f"{BASE}:{name}" for name in self.players if name and name not in self.unlisted)]
-            status, content = 200, {"data": [{"id": each} for each in ids]}
+            status, content = self.lists, {"data": [{"id": each} for each in ids]}
         else:
             asked = json.loads(body)
             adapter = asked["model"].partition(":")[2]
             adapter = self.named.get(adapter, adapter)
-            if adapter not in self.players:
+            if len(asked["messages"][::2]) > self.pictures:
+                status, content = 400, {"error": {"message": f"At most {self.pictures} image(s) may be provided in one prompt."}}
+            elif adapter not in self.players:
                 status, content = 404, {"error": {"message": f"no model {adapter}"}}
             else:
                 said = self.players[adapter](asked["messages"][-1]["content"][1]["image_url"]["url"])
@@ -100,13 +105,15 @@ class Models:
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
 
-def publish(store: Store, weights: bytes = b"weights of run a", *, rate: float | None = 1.0, step: int = 20) -> str:
+def publish(
+    store: Store, weights: bytes = b"weights of run a", *, rate: float | None = 1.0, step: int = 20, turns: int | None = None
+) -> str:
     """A release as `promote` leaves it."""
     files = {names.ADAPTER_WEIGHTS: weights, names.ADAPTER_CONFIG: b'{"r": 8}'}
     entries = tuple(File(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in files.items())
     digest = content_digest(entries)
     name = names.release("maze-grpo", step=step, digest=digest)
-    gate = Verdict(passed=True, at="2026-11-29T00:00:00+00:00", candidate_rate=rate) if rate is not None else None
+    gate = Verdict(passed=True, at="2026-11-29T00:00:00+00:00", candidate_rate=rate, max_turns=turns) if rate is not None else None
     record = Release(
         name=name,
         adapter="maze-grpo",
@@ -271,3 +278,66 @@ def test_the_command(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert (said["passed"], [check["name"] for check in said["checks"] if check["passed"] is False]) == (False, ["bytes"])
         assert run(base) == 2
         assert "the alias current names no release" in capsys.readouterr().err
+
+
+def test_an_endpoint_with_too_little_room_fails_by_name(store: Store) -> None:
+    """At most three pictures in one prompt, as vLLM words it: the mazes are played to there, and nothing falls over."""
+    release = publish(store)
+    report = look(Models({"": stops, release: solves}, pictures=3), store, f"{BASE}:{release}")
+    assert failed(report) == ["applied", "solve rate"]
+    assert "it does not take a maze of 8 turns (At most 3 image(s)" in report.checks[2].said
+    refused = look(Models({"": stops, release: solves}, pictures=0), store, f"{BASE}:{release}")
+    assert failed(refused) == ["applied", "solve rate"]
+    assert "does not take even the first prompt" in refused.checks[-1].said
+
+
+def test_an_endpoint_that_lists_nothing_is_looked_at_to_the_end(store: Store) -> None:
+    release = publish(store)
+    report = look(Models({"": stops, release: solves}, lists=404), store, f"{BASE}:{release}")
+    assert failed(report) == ["listed"]
+
+
+def test_other_turns_than_the_gates_are_not_compared(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("serving.store.open_store", lambda env: store)
+    release = publish(store, turns=17)
+    with serving(Models({"": stops, release: solves})) as url:
+        base = ["--env", "local", "verify", "--endpoint", url, "--mazes", "4", "--model", f"{BASE}:{release}"]
+        assert run([*base, "--json"]) == 0  # with 17 turns, as the gate played, not with the environment's 15
+        assert json.loads(capsys.readouterr().out)["served"]["max_turns"] == 17
+        assert run([*base, "--max-turns", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "not judged  solve rate: solve rate 0.000" in said
+    assert "with 3 turns; the gate saw 1.000 with 17: --max-turns 17 compares them" in said
+
+
+def test_an_endpoint_that_ignores_the_adapter_and_wavers_is_seen_through(store: Store) -> None:
+    """The second time that anybody asks the same, another answer is given: base model and adapter are one, and yet differ once."""
+    release = publish(store)
+    asked: Counter[str] = Counter()
+
+    def wavers(url: str) -> str:
+        asked[url] += 1
+        return utterance("('move', 0)") if asked[url] == 2 else stops(url)
+
+    look_at = Models({"": wavers, release: wavers})
+    report = look(look_at, store, f"{BASE}:{release}", mazes=1)
+    applied = next(check for check in report.checks if check.name == "applied")
+    assert (applied.passed, report.passed) == (False, False)
+    assert "but on none of them each time: the endpoint wavers" in applied.said
+
+
+def test_a_canary_may_answer_for_current_and_nobody_else(store: Store) -> None:
+    release, other = publish(store), publish(store, b"other", step=40)
+    aliases.move(store, "current", release, reason="test", by="t")
+    players: dict[str, Player] = {"": stops, release: solves, other: solves}
+
+    def seen() -> verify.Check:
+        return look(Models(players, named={"current": other}), store, f"{BASE}:current", mazes=1).checks[3]
+
+    assert seen().passed is False
+    aliases.move(store, "canary", other, reason="test", share=0.9, by="t")
+    assert (seen().passed, seen().said.split(" got ")[0]) == (None, f"the canary {other}")
+    aliases.move(store, "canary", other, reason="test", share=0.0, by="t")
+    assert seen().passed is False, "a canary that gets nothing answers nothing"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from aws_cdk import App
 
+from config.cloudformation import needs
 from config.environment import Environment
 from config.load import ROOT
 from stacks.review import review
@@ -125,32 +125,8 @@ def graph(assembly: Assembly) -> Graph:
         for logical, body in template["Resources"].items():
             here = f"{stack}/{logical}"
             edges |= {(here, stack), (f"{stack}!", here)}
-            depends = body.get("DependsOn", [])
-            for other in [depends] if isinstance(depends, str) else depends:
-                edges.add((here, f"{stack}/{other}"))
-            for other in references(body.get("Properties", {})):
-                if other in template["Resources"]:
-                    edges.add((here, f"{stack}/{other}"))
+            edges |= {(here, f"{stack}/{other}") for other in needs(body) if other in template["Resources"]}
     return Graph(frozenset(edges))
-
-
-def references(value: Any) -> Iterator[str]:
-    """Logical ids that a value refers to."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if key == "Ref":
-                yield item
-            elif key == "Fn::GetAtt":
-                yield item[0] if isinstance(item, list) else item.split(".")[0]
-            elif key == "Fn::Sub":
-                text = item if isinstance(item, str) else item[0]
-                yield from (name.split(".")[0] for name in re.findall(r"\$\{([A-Za-z0-9.]+)\}", text))
-                yield from references(item)
-            else:
-                yield from references(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from references(item)
 
 
 def texts(value: Any) -> Iterator[str]:

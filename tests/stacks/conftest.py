@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ os.environ.setdefault("JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION", "1")
 
 from config import load
 from config.environment import Environment
+from stacks.stack import EnvironmentStack
 from tests.stacks.assembly import Assembly, synthesize
 
 ENVIRONMENTS = ("reference", "production", "local")
@@ -30,6 +32,7 @@ EVERYTHING: dict[str, object] = {
     "observability.alarm_email": "platform@example.com",
 }
 Variant = Callable[..., Environment]
+Resources = dict[str, dict[str, object]]
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +84,23 @@ def changed(name: str, changes: dict[str, object]) -> Environment:
             place = place[int(parent)] if parent.isdigit() else place.setdefault(parent, {})
         place[last] = value
     return load.parse(yaml.safe_dump(data))
+
+
+@pytest.fixture
+def resources(tmp_path: Path) -> Callable[[type[EnvironmentStack], Environment], Resources]:
+    """Resources of one stack of an environment, alone."""
+
+    def of(stack: type[EnvironmentStack], settings: Environment) -> Resources:
+        folder = tmp_path / f"{stack.__name__}-{len(list(tmp_path.iterdir()))}"
+        made = synthesize(settings, folder, only=lambda app: stack(app, settings))
+        return dict(made.templates[stack.__name__]["Resources"])
+
+    return of
+
+
+def by_type(made: Resources, others: Resources) -> dict[str, str]:
+    """What is in one set of resources and not in the other: logical id without CDK's hash -> type."""
+    return {re.sub(r"[0-9A-F]{8}$", "", name): str(made[name]["Type"]) for name in set(made) - set(others)}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,29 @@ def test_the_local_environment_stays_on_this_machine(tmp_path: Path, extra: dict
     assert done.returncode == 2
     assert next(iter(extra)) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_in_a_synthesis_ends_it_at_once_and_without_a_traceback(tmp_path: Path) -> None:
+    environment = {**os.environ, **SILENT, "CDK_CONTEXT_JSON": json.dumps(CONTEXT), "CDK_OUTDIR": str(tmp_path / "out")}
+    # A session of its own: a terminal sends Ctrl-C to the whole group, jsii's JavaScript process with it.
+    app = subprocess.Popen(
+        [sys.executable, str(ROOT / "app.py")], cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert app.stderr is not None
+    said = app.stderr.readline()
+    while "names no account" not in said:  # the stacks come next
+        said = app.stderr.readline()
+        assert said, "it ended before the stacks were made"
+    os.killpg(app.pid, signal.SIGINT)
+    rest = app.stderr.read()
+    assert app.wait(timeout=20) == -signal.SIGINT
+    assert "Traceback" not in rest
+    assert "Error" not in rest
+    assert not list((tmp_path / "out").glob("manifest.json")), "a half-made assembly must not look like a whole one"
+    for _ in range(200):  # the JavaScript process sees that it is alone
+        try:
+            os.killpg(app.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process of the synthesis is still there")

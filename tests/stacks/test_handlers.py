@@ -141,11 +141,11 @@ class Server:
         self.objects, self.stuck, self.deleted = objects, stuck, list[str]()
 
     def get(self, path: str) -> Mapping[str, Any] | None:
-        plural = path.rsplit("/", 1)[-1]
+        plural = path.partition("?")[0].rsplit("/", 1)[-1]
         return {"items": self.objects[plural]} if plural in self.objects else None
 
-    def delete(self, path: str) -> None:
-        self.deleted.append(path)
+    def delete(self, path: str, *, first_its_pods: bool = False) -> None:
+        self.deleted.append(path + " with its pods" * first_its_pods)
         _, namespace, plural, name = path.rsplit("/", 3)
         if name != self.stuck:
             self.objects[plural] = [item for item in self.objects[plural] if item["metadata"] != {"namespace": namespace, "name": name}]
@@ -164,6 +164,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_drain_takes_what_makes_before_what_is_made_and_load_balancers_last() -> None:
     server = Server(
         {
+            "deployments": [thing("supervise-maze-1")],
+            "jobs": [thing("gate-1")],
             "rayservices": [thing("maze-vlm", "serving")],
             "rayclusters": [thing("maze-vlm-raycluster", "serving"), thing("skyrl-visgym")],
             "services": [thing("kubernetes", "default", type="ClusterIP"), thing("front", "serving", type="LoadBalancer")],
@@ -172,6 +174,8 @@ def test_the_drain_takes_what_makes_before_what_is_made_and_load_balancers_last(
     )
     drain.drain(server, patience_seconds=60)  # type: ignore[arg-type]
     assert server.deleted == [
+        "/apis/apps/v1/namespaces/training/deployments/supervise-maze-1 with its pods",
+        "/apis/batch/v1/namespaces/training/jobs/gate-1 with its pods",
         "/apis/ray.io/v1/namespaces/serving/rayservices/maze-vlm",
         "/apis/ray.io/v1/namespaces/serving/rayclusters/maze-vlm-raycluster",
         "/apis/ray.io/v1/namespaces/training/rayclusters/skyrl-visgym",
@@ -246,7 +250,7 @@ def test_the_drain_refuses_while_a_job_runs_and_deletes_nothing(monkeypatch: pyt
 )
 @pytest.mark.usefixtures("_no_waiting")
 def test_the_drain_goes_on_where_nothing_runs_or_what_runs_may_be_lost(monkeypatch: pytest.MonkeyPatch, server: Busy) -> None:
-    def delete(path: str) -> None:
+    def delete(path: str, *, first_its_pods: bool) -> None:
         server.deleted.append(path)
         server.objects["rayclusters"] = []
 

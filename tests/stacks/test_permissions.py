@@ -29,6 +29,7 @@ EVERYWHERE = {
     "ec2:DescribeAvailabilityZones": "no resource",
     "ec2:DescribeInternetGateways": "no resource",
     "ec2:DescribeRouteTables": "no resource",
+    "ec2:GetSecurityGroupsForVpc": "groups of no name yet",
     "acm:ListCertificates": "a list names no certificate",
     "route53:ListHostedZones": "a list names no zone",
     "route53:ListResourceRecordSets": "External DNS looks through the zones that it finds",
@@ -37,6 +38,7 @@ EVERYWHERE = {
         (
             f"elasticloadbalancing:Describe{what}"
             for what in (
+                "CapacityReservation",
                 "ListenerAttributes",
                 "ListenerCertificates",
                 "Listeners",
@@ -58,6 +60,9 @@ EVERYWHERE = {
     "logs:GetQueryResults": "no resource",
     "logs:StopQuery": "no resource",
     "sagemaker:ListClusters": "a list names no cluster",
+    "sagemaker:ListApps": "no resource",
+    "sagemaker:ListSpaces": "no resource",
+    "sagemaker:ListUserProfiles": "no resource",
 }
 # Actions with a wildcard -> (type of resource that carries the policy, why).
 WILDCARD_ACTIONS = {
@@ -69,6 +74,7 @@ HANDING_ON = {
     ("PlanRole", "iam:PassRole"): "a change set names the role that would execute it; only CloudFormation can be given it",
     ("PlanRole", "sts:AssumeRole"): "the bootstrap's roles for publishing templates and for looking things up",
     ("DeployRole", "sts:AssumeRole"): "the bootstrap's roles, which is what a deploy is",
+    ("LoadBalancerRole", "iam:CreateServiceLinkedRole"): "the one role of Elastic Load Balancing, in an account that never had one",
 }
 Statement = dict[str, Any]
 
@@ -139,8 +145,29 @@ def test_no_role_may_hand_on_a_role_or_change_a_policy(assembly: Assembly, every
 def test_nobody_is_trusted_without_a_name(assembly: Assembly, everything: Assembly) -> None:
     for made in (assembly, everything):
         for name, kind, statement in statements(made):
-            if statement["Effect"] == "Allow" and "Principal" in statement:
+            if statement["Effect"] == "Allow" and "Principal" in statement and not _by_the_service_alone(kind, statement):
                 assert "*" not in json.dumps(statement["Principal"]).replace('"arn:', ""), f"{kind} {name}"
+
+
+def _by_the_service_alone(kind: str, statement: Statement) -> bool:
+    """A key that FSx's service-linked role uses: its name is not known before its file system, so its account and service are named."""
+    condition = statement.get("Condition", {})
+    equal, like = condition.get("StringEquals", {}), condition.get("StringLike", {})
+    named = equal.get("kms:CallerAccount") == "111122223333" and str(equal.get("kms:ViaService")).startswith("s3.")
+    return kind == "AWS::KMS::Key" and named and like.get("aws:userid") == "*:FSx" and "kms:EncryptionContext:aws:s3:arn" in like
+
+
+def test_fsx_may_use_the_key_of_the_bucket_that_it_exports_to(assemblies: Callable[[str], Assembly]) -> None:
+    """Without it the production environment exports nothing: S3 answers FSx with 403."""
+    made = assemblies("production")
+    bucket = made.one("AWS::FSx::DataRepositoryAssociation")["DataRepositoryPath"]
+    assert "Artifacts" in json.dumps(bucket)
+    key = made.one("AWS::KMS::Key", "Data")
+    (statement,) = [item for item in key["KeyPolicy"]["Statement"] if item.get("Sid") == "ExportOfTheFileSystem"]
+    assert {"kms:GenerateDataKey", "kms:Decrypt", "kms:DescribeKey"} <= set(statement["Action"])
+    assert statement["Principal"] == {"AWS": "*"}
+    assert _by_the_service_alone("AWS::KMS::Key", statement)
+    assert "hyperpod-rl-production-111122223333-us-west-2" in json.dumps(statement["Condition"])
 
 
 def test_pods_are_trusted_for_this_account_and_this_cluster_alone(assembly: Assembly) -> None:

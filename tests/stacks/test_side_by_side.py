@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.stacks.assembly import Assembly, synthesize, texts
+from tests.stacks.conftest import EVERYTHING, changed
 
 # Properties that give a resource its physical name (the types' own `Name` and `Alias` too).
 NAMING = re.compile(r"^(Name|Alias|[A-Za-z]*Name)$")
@@ -103,3 +104,22 @@ def test_every_stack_is_tagged_with_whose_it_is(both: tuple[Assembly, Assembly])
         artifacts = json.loads((assembly.folder / "manifest.json").read_text())["artifacts"]
         for name in assembly.templates:
             assert artifacts[name]["properties"]["tags"]["hyperpod-rl-environment"] == own, name
+
+
+# Services without a region of their own, or with one space of names for all: (type, property).
+GLOBAL = (("AWS::IAM::Role", "RoleName"), ("AWS::S3::Bucket", "BucketName"), ("AWS::Budgets::Budget", "Budget"))
+
+
+def test_the_same_environment_in_another_region_shares_nothing_that_has_no_region(
+    everything: Assembly, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = {"region": "eu-central-1", "network.availability_zone_ids": ["euc1-az1", "euc1-az2"]}
+    other = synthesize(changed("reference", {**EVERYTHING, **elsewhere}), tmp_path_factory.mktemp("elsewhere"))
+    for kind, key in GLOBAL:
+        first, second = (
+            {str(body["Properties"][key]) for body in made.resources(kind).values() if key in body["Properties"]}
+            for made in (everything, other)
+        )
+        assert len(first) == len(second) >= 1, kind
+        assert not first & second, kind
+    assert other.one("AWS::Budgets::Budget")["Budget"]["CostFilters"]["Region"] == ["eu-central-1"]

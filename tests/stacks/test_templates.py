@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from config import load, names
+from config.cloudformation import references
 from config.environment import Environment
-from tests.stacks.assembly import Assembly, references, texts
+from tests.stacks.assembly import Assembly, texts
 
 ENVIRONMENTS = ("reference", "production", "local")
 

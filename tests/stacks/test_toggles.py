@@ -14,7 +14,6 @@ from config.environment import Environment
 from stacks.cluster import Cluster
 from stacks.data import Data
 from stacks.hyperpod import HyperPod
-from stacks.network import Network, ranges
 from stacks.observability import Observability
 from stacks.platform import Platform
 from stacks.stack import EnvironmentStack
@@ -22,81 +21,9 @@ from stacks.studio import Studio
 from stacks.telemetry import Telemetry
 from stacks.wiring import build
 from tests.stacks.assembly import Assembly, graph, synthesize
+from tests.stacks.conftest import Resources, by_type
 
 Variant = Callable[..., Environment]
-Resources = dict[str, dict[str, object]]
-
-
-@pytest.fixture
-def resources(tmp_path: Path) -> Callable[[type[EnvironmentStack], Environment], Resources]:
-    """Resources of one stack of an environment, alone."""
-
-    def of(stack: type[EnvironmentStack], settings: Environment) -> Resources:
-        folder = tmp_path / f"{stack.__name__}-{len(list(tmp_path.iterdir()))}"
-        made = synthesize(settings, folder, only=lambda app: stack(app, settings))
-        return dict(made.templates[stack.__name__]["Resources"])
-
-    return of
-
-
-def test_an_own_network_gets_our_security_groups_and_nothing_else(variant: Variant, resources: Callable[..., Resources]) -> None:
-    existing = {
-        "vpc_id": "vpc-0123456789abcdef0",
-        "cidr": "10.0.0.0/16",
-        "hyperpod_subnet_id": "subnet-0aaaaaaaaaaaaaaa0",
-        "cluster_subnet_ids": ["subnet-0bbbbbbbbbbbbbbb1", "subnet-0ccccccccccccccc2"],
-    }
-    made = resources(Network, variant("reference", {"network.existing": existing}))
-    kinds = {body["Type"] for body in made.values()}
-    assert kinds == {"AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroupIngress", "AWS::EC2::SecurityGroupEgress", "AWS::SSM::Parameter"}
-    published = {
-        body["Properties"]["Name"].rsplit("/", 1)[-1]: body["Properties"]["Value"]
-        for body in made.values()
-        if body["Type"] == "AWS::SSM::Parameter"
-    }  # type: ignore[index]
-    assert published["vpc-id"] == existing["vpc_id"]
-    assert published["hyperpod-subnet-id"] == existing["hyperpod_subnet_id"]
-    assert [published["cluster-subnet-id-1"], published["cluster-subnet-id-2"]] == existing["cluster_subnet_ids"]
-
-
-def test_a_closed_network_has_endpoints_instead_of_a_way_out(variant: Variant, resources: Callable[..., Resources]) -> None:
-    opened = resources(Network, variant("reference", {}))
-    closed = resources(Network, variant("reference", {"network.egress": "closed", "access.endpoint": "private"}))
-    gone = set(opened) - set(closed)
-    assert {"Nat", "NatAddress", "InternetGateway", "PrivateDefaultRoute", "PublicSubnet1", "PublicSubnet2"} <= gone
-    added = {name for name in set(closed) - set(opened) if closed[name]["Type"] == "AWS::EC2::VPCEndpoint"}
-    assert added == {
-        "EndpointSagemakerApi",
-        "EndpointEks",
-        "EndpointEksAuth",
-        "EndpointEc2",
-        "EndpointElasticloadbalancing",
-        "EndpointEcrApi",
-        "EndpointEcrDkr",
-        "EndpointSts",
-        "EndpointKms",
-        "EndpointLogs",
-        "EndpointMonitoring",
-        "EndpointFsx",
-        "EndpointLambda",
-        "EndpointApsWorkspaces",
-        "EndpointGrafanaWorkspace",
-    }
-    assert "S3Endpoint" in opened
-    assert "S3Endpoint" in closed
-    assert not any(body["Type"] == "AWS::EC2::InternetGateway" for body in closed.values())
-
-
-@pytest.mark.parametrize(("cidr", "zones", "prefix"), [("10.192.0.0/16", 2, 24), ("10.192.0.0/24", 3, 27), ("10.192.0.0/20", 2, 24)])
-def test_subnets_fit_the_range_and_do_not_overlap(cidr: str, zones: int, prefix: int) -> None:
-    from ipaddress import IPv4Network
-
-    cut = ranges(cidr, zones)
-    made = [IPv4Network(text) for text in (*cut.cluster, *cut.public)]
-    assert len(cut.cluster) == len(cut.public) == zones
-    assert {network.prefixlen for network in made} == {prefix}
-    assert all(network.subnet_of(IPv4Network(cidr)) for network in made)
-    assert not any(one.overlaps(two) for index, one in enumerate(made) for two in made[index + 1 :])
 
 
 def test_own_keys_reach_bucket_file_system_images_and_secrets(variant: Variant, resources: Callable[..., Resources]) -> None:
@@ -201,13 +128,6 @@ def test_a_budget_is_made_when_it_is_named(variant: Variant, resources: Callable
     assert "Budget" not in resources(Observability, variant("reference", {}))
 
 
-def test_studio_adds_a_domain_with_access(variant: Variant, resources: Callable[..., Resources]) -> None:
-    made = resources(Studio, variant("reference", {"studio.enabled": True}))
-    kinds = sorted(str(body["Type"]) for body in made.values())
-    assert kinds == ["AWS::EKS::AccessEntry", "AWS::IAM::Role", "AWS::SageMaker::Domain", "AWS::SageMaker::UserProfile"]
-    assert "eks:AccessKubernetesApi" in json.dumps(made)
-
-
 PLAN = "arn:aws:sagemaker:us-west-2:111122223333:training-plan/mine"
 
 
@@ -233,6 +153,17 @@ CHOICES: dict[str, tuple[type[EnvironmentStack], dict[str, object], dict[str, st
     "export to S3": (Data, {"storage.file_system.export_to_s3": True}, {"RunsExport": "AWS::FSx::DataRepositoryAssociation"}, {}),
     "own keys": (Data, {"storage.encryption": "kms"}, {"Key": "AWS::KMS::Key", "PublishStorageKeyArn": "AWS::SSM::Parameter"}, {}),
     "Grafana by SAML": (Telemetry, {"observability.grafana": "saml"}, {}, {}),
+    "no Grafana, no dashboards": (
+        Observability,
+        {"observability.grafana": "none"},
+        {},
+        {
+            "GrafanaContent": "Custom::GrafanaContent",
+            "GrafanaFunction": "AWS::Lambda::Function",
+            "GrafanaFunctionRole": "AWS::IAM::Role",
+            "GrafanaFunctionLogs": "AWS::Logs::LogGroup",
+        },
+    ),
     "no Grafana": (
         Telemetry,
         {"observability.grafana": "none"},
@@ -287,12 +218,26 @@ def test_a_choice_adds_and_takes_away_what_it_says(variant: Variant, resources: 
     assert made != plain, "it changes nothing at all"
 
 
+def test_studio_is_a_stack_of_its_own(variant: Variant, resources: Callable[..., Resources]) -> None:
+    made = resources(Studio, variant("reference", {"studio.enabled": True}))
+    assert by_type(made, {}) == {
+        "Domain": "AWS::SageMaker::Domain",
+        "User": "AWS::SageMaker::UserProfile",
+        "UserRole": "AWS::IAM::Role",
+        "UserAccess": "AWS::EKS::AccessEntry",
+    }, "where data is retained home directories are, too"
+    passing = resources(Studio, variant("reference", {"studio.enabled": True, "storage.removal": "destroy"}))
+    assert by_type(passing, made) == {
+        "Home": "Custom::StudioHome",
+        "HomeFunction": "AWS::Lambda::Function",
+        "HomeFunctionRole": "AWS::IAM::Role",
+        "HomeFunctionLogs": "AWS::Logs::LogGroup",
+    }
+    assert passing["Home"]["DependsOn"] == ["User"], "it goes before the profile and the domain"
+    assert "eks:AccessKubernetesApi" in json.dumps(made)
+
+
 DOMAIN = {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}
-
-
-def by_type(made: Resources, others: Resources) -> dict[str, str]:
-    """What is in one set of resources and not in the other: logical id without CDK's hash -> type."""
-    return {re.sub(r"[0-9A-F]{8}$", "", name): str(made[name]["Type"]) for name in set(made) - set(others)}
 
 
 def test_a_domain_brings_spaces_and_all_that_its_web_ui_needs(variant: Variant, resources: Callable[..., Resources]) -> None:

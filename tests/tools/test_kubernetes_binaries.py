@@ -9,7 +9,7 @@ import pytest
 
 from config.load import load
 from tools import kubernetes_binaries
-from tools.kubernetes_binaries import MODULES, BuildFailed, Missing
+from tools.kubernetes_binaries import COMMANDS, PINS, BuildFailed, Missing, version
 
 
 @pytest.fixture(autouse=True)
@@ -26,20 +26,18 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
 
 
 def test_pins_name_the_kubernetes_that_is_deployed() -> None:
-    deployed = load("reference").version_set.platform.kubernetes
-    assert MODULES["server"].version.startswith(f"v{deployed}.")
-    text = (MODULES["server"].folder / "go.mod").read_text()
-    minor = MODULES["server"].version.removeprefix("v1.")
-    staged = re.findall(r"^\s*(k8s\.io/\S+) => \1 (v\S+)$", text, re.MULTILINE)
+    deployed, built = load("reference").version_set.platform.kubernetes, version("k8s.io/kubernetes")
+    assert built.startswith(f"v{deployed}.")
+    text = (PINS / "go.mod").read_text()
+    minor = built.removeprefix("v1.")
+    staged = re.findall(r"^\s*(k8s\.io/\S+) => \1 (v0\.[1-9]\S*)$", text, re.MULTILINE)
     assert len(staged) > 25
-    assert {version for _, version in staged} == {f"v0.{minor}"}, "staging modules are of the same release"
+    assert {found for _, found in staged} == {f"v0.{minor}"}, "staging modules are of the same release"
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_every_module_is_pinned_with_its_checksum(name: str) -> None:
-    module = MODULES[name]
-    sums = (module.folder / "go.sum").read_text()
-    assert f"{module.requires} {module.version} h1:" in sums
+@pytest.mark.parametrize("module", sorted({command.module for command in COMMANDS}))
+def test_every_module_is_pinned_with_its_checksum(module: str) -> None:
+    assert f"{module} {version(module)} h1:" in (PINS / "go.sum").read_text()
 
 
 def test_without_go_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +56,17 @@ def test_assets_of_another_are_honoured_and_named_when_incomplete(tmp_path: Path
     with pytest.raises(Missing, match="no executable kube-apiserver"):
         kubernetes_binaries.ensure(tell=print)
     executable(given / "kube-apiserver")
-    for module in MODULES.values():
-        (kubernetes_binaries.target(module)).mkdir(parents=True)
-        (kubernetes_binaries.target(module) / ".built").touch()
+    with pytest.MonkeyPatch.context() as without:
+        without.setattr(kubernetes_binaries, "go", lambda: None)
+        with pytest.raises(Missing, match="not kube-controller-manager, kube-scheduler, kuberay-operator; "):
+            kubernetes_binaries.ensure(tell=print)
+    rest = kubernetes_binaries.target([command for command in COMMANDS if command.name not in ("etcd", "kube-apiserver")])
+    assert rest != kubernetes_binaries.target(COMMANDS)
+    rest.mkdir(parents=True)
+    (rest / ".built").touch()
     made = kubernetes_binaries.ensure(tell=print)
     assert (made.etcd, made.apiserver) == (given / "etcd", given / "kube-apiserver")
-    assert made.scheduler.parent == kubernetes_binaries.target(MODULES["server"])
+    assert made.scheduler.parent == rest
 
 
 def test_a_failed_build_says_what_go_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,16 +84,18 @@ def test_a_build_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.Monk
     fake = executable(
         tmp_path / "go",
         f'#!/bin/sh\nif [ "$1" = list ]; then echo {source}; exit; fi\n'
-        'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo made > "$2"; fi; shift; done\n',
+        'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then out=$2; fi; shift; done\n'
+        "for name in server kube-apiserver kube-controller-manager kube-scheduler ray-operator; do echo $name > $out$name; done\n",
     )
     monkeypatch.setattr(kubernetes_binaries, "go", lambda: fake)
     said: list[str] = []
     made = kubernetes_binaries.ensure(tell=said.append)
-    assert made.kuberay.read_text() == "made\n"
+    assert [path.read_text().strip() for path in (made.etcd, made.scheduler, made.kuberay)] == ["server", "kube-scheduler", "ray-operator"]
     assert [path.name for path in made.crds.iterdir()] == ["ray.io_rayclusters.yaml"]
-    assert len(said) == 2 * len(MODULES)
+    assert len(said) == 2
+    assert all(f"{command.name} {version(command.module)}" in said[0] for command in COMMANDS)
     kubernetes_binaries.ensure(tell=said.append)
-    assert len(said) == 2 * len(MODULES), "the second time everything is there"
+    assert len(said) == 2, "the second time everything is there"
 
 
 def test_an_old_go_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,36 @@ def test_aws_is_not_looked_for_at_loopback(endpoint: str, env: Environment, monk
         deployed.session(env)
 
 
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://[bad", "ftp://127.0.0.1", "https://"])
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: str, env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(Refused, match="begins with http:// or https://"):
+        deployed.session(env)
+
+
+def test_a_profile_or_a_file_that_cannot_be_used_is_said(env: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    with pytest.raises(Unreachable, match=r"profile \(nobodys\) could not be found; check AWS_PROFILE$"):
+        deployed.lookup(env)
+    (tmp_path / "config").write_text("[default\nbroken")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_PROFILE")
+    with pytest.raises(Unreachable, match=r"Unable to parse config file.*mend that file$"):
+        deployed.lookup(env)
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [("ExpiredToken", "sign in again"), ("InvalidClientTokenId", "its region enabled"), ("Throttling", "run it again in a minute")],
+)
+def test_a_refusal_says_what_mends_it(env: Environment, code: str, fix: str) -> None:
+    aws = FakeAws()
+    aws.error = ClientError({"Error": {"Code": code, "Message": "It is so."}}, "GetCallerIdentity")
+    with pytest.raises(Unreachable, match=f"GetCallerIdentity: {code}, It is so; .*{fix}"):
+        deployed.lookup(env, aws)
+
+
 CLUSTER = {"status": "ACTIVE", "endpoint": "https://ABC.gr7.us-west-2.eks.amazonaws.com", "certificateAuthority": {"data": "Q0E="}}
 
 

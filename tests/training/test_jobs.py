@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from config.load import load
 from config.problems import Failed, Refused, Unreachable
 from tests.training.fakes import FakeRay, connection
 from training import jobs, layout, run
+from training.connection import Lost
 
 
 def specification(run_id: str = "maze-1", *settings: str) -> run.Specification:
@@ -210,3 +212,18 @@ def test_a_head_whose_job_agent_never_comes_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="job agent"):
         jobs.submit(connection(ray), specification())
     assert not ray.jobs
+
+
+@pytest.mark.parametrize(("said", "kind"), [("Job maze-1-a1 does not exist", jobs.Gone), ("GCS is not up yet", Lost)])
+def test_only_a_job_that_does_not_exist_is_gone(said: str, kind: type[Exception]) -> None:
+    """A dashboard that comes up before its head's store answers with errors, and the job goes on."""
+    ray = FakeRay()
+    attempt = jobs.submit(connection(ray), specification()).attempt
+
+    def info(name: str) -> Any:
+        raise RuntimeError(f"Request failed with status code 500: {said}.")
+
+    ray.get_job_info = info  # type: ignore[method-assign]
+    with pytest.raises(kind) as raised:
+        jobs.details(connection(ray), attempt)
+    assert raised.type is kind

@@ -262,6 +262,62 @@ def supervise_problem() -> Any:
     return Problem("image", "x", "the image was moved")
 
 
+class Returning(Scripted):
+    """A head that has just come back: its dashboard answers, and for some calls with an error of its own."""
+
+    errors: int = 0
+    on: str = ""
+
+    def _called(self, name: str) -> None:
+        super()._called(name)
+        if name == self.on and self.errors:
+            self.errors -= 1
+            raise RuntimeError("Request failed with status code 500: GCS is not up yet.")
+
+    def submit_job(self, **job: Any) -> str:
+        self._called("submit_job")
+        return super().submit_job(**job)
+
+
+@pytest.mark.parametrize("on", ["submit_job", "list"])
+@pytest.mark.parametrize(("errors", "succeeds"), [(2, True), (99_999, False)], ids=["for a moment", "for ever"])
+def test_a_head_that_answers_with_errors_of_its_own(on: str, errors: int, succeeds: bool) -> None:
+    ray = Returning()
+    start(ray, failed(3), DONE)
+    one = supervisor(ray, limits=Limits(ready=300))
+    specify = one.specification
+
+    def due() -> run.Specification:
+        ray.on, ray.errors = on, errors  # from now on, when the next attempt is due
+        one.specification = specify
+        return specify()
+
+    one.specification = due
+    if not succeeds and on == "list":
+        with pytest.raises(Unreachable, match="does not tell its jobs: GCS is not up yet"):
+            list(one.run())
+        return
+    events = list(one.run())
+    assert events[-1].succeeded is succeeds
+    assert kinds(events).count("submit-failed") == 2
+    assert len(ray.jobs) == 1 + succeeds
+
+
+def test_a_hung_attempt_whose_head_is_restarted_before_it_is_stopped(shared: Path) -> None:
+    ray = Scripted()
+    start(ray, ("loading\n", "RUNNING", ""), DONE)
+
+    def stop(name: str) -> bool:
+        ray.jobs.clear()
+        raise ConnectionError("Remote end closed connection without response")
+
+    ray.stop_job = stop  # type: ignore[method-assign]
+    events, verdict = supervised(ray)
+    assert verdict.succeeded, verdict
+    assert kinds(events)[:3] == ["hung", "stop-failed", "stopped"]
+    assert list(ray.jobs) == ["maze-1-a2"]
+
+
 def test_a_run_that_nobody_knows() -> None:
     with pytest.raises(Refused, match="knows no such run"):
         supervised(Scripted())

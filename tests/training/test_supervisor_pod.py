@@ -25,6 +25,7 @@ from k8s import manifests
 from serving.cluster_job import bundle
 from training import supervisor_pod
 from training.kubernetes import Kubectl
+from training.run import Code, current_code
 
 ENV = load("reference")
 OPTIONS = {"ATTEMPTS": "5", "HANG_FACTOR": "10", "HANG_MINIMUM": "15", "FIRST_STEP": "60", "READY": "120"}
@@ -42,12 +43,15 @@ def made(dist: Path, **options: str) -> dict[str, Any]:
     text = (ROOT / "environments/reference.yaml").read_text()
     _, objects = supervisor_pod.manifests(ENV, "reference", root=dist)
     given = supervisor_pod.values(
-        "maze-1", options=OPTIONS | options, environment=text, code=bundle(), by='ada "$(reboot)" ${RUN_ID}', log_group="/aws/x/1"
-    )
+        "maze-1", options=OPTIONS | options, environment=text, code=bundle(), commit=Code("a" * 40, dirty=True),
+        by='ada "$(reboot)" ${RUN_ID}', log_group="/aws/x/1",
+    )  # fmt: skip
     return {each["kind"]: each for each in fill(objects, given)}
 
 
-def test_the_manifest_is_that_of_dist_with_its_placeholders_filled_and_nothing_else_changed(dist: Path) -> None:
+def test_the_manifest_is_that_of_dist_with_its_placeholders_filled_and_nothing_else_changed(
+    dist: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, objects = supervisor_pod.manifests(ENV, "reference", root=dist)
     assert folder == dist / "dist/reference/supervisor"
     found = made(dist)
@@ -59,6 +63,11 @@ def test_the_manifest_is_that_of_dist_with_its_placeholders_filled_and_nothing_e
     variables = {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
     assert variables["HYPERPOD_RL_SUBMITTER"] == 'ada "$(reboot)" ${RUN_ID}'  # no shell reads it, and it is not filled again
     assert variables["HYPERPOD_RL_HANG_LOG_GROUP"] == "/aws/x/1"
+    # Further attempts tell the commit that the code was taken from: a pod has no checkout.
+    monkeypatch.setenv(names.CODE_VARIABLE, variables[names.CODE_VARIABLE])
+    assert current_code() == Code("a" * 40, dirty=True)
+    monkeypatch.setenv(names.CODE_VARIABLE, "b" * 40)
+    assert current_code() == Code("b" * 40, dirty=False)
     assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(series.METRICS_PORT)
     assert pod["spec"]["serviceAccountName"] == names.SUPERVISOR_SERVICE_ACCOUNT
     assert "nvidia.com/gpu" not in json.dumps(pod)
@@ -81,6 +90,7 @@ def test_changed_code_or_options_replace_the_pod(dist: Path) -> None:
         (lambda folder: min(folder.iterdir()).unlink(), "they do not hold a ConfigMap and a Deployment"),
         (lambda folder: max(folder.iterdir()).write_text("a: [1"), "not valid YAML"),
         (lambda folder: _replace(max(folder.iterdir()), "${READY}", "${REDDY}"), "placeholders that nothing fills: REDDY"),
+        (lambda folder: _replace(max(folder.iterdir()), "//skyrl-visgym-", "//another-"), "not for the environment's RayCluster training/"),
         (lambda folder: _replace(max(folder.iterdir()), "2026.11", "2026.10"), "do not use the environment's image"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shlex
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from config import names
 from config.environment import Environment
-from config.problems import Problem, Unreachable
+from config.problems import Problem, Unreachable, without_password
 from training.connection import Answered, Connection
 from training.kubernetes import Kubectl
 from training.preflight.findings import Finding
@@ -40,15 +41,21 @@ def look(connection: Connection, *, now: Callable[[], datetime] = lambda: dateti
     try:
         answer = connection.call(lambda client: client._do_request("GET", "/api/version"))
         said = answer.json()
-        version = str(said.get("ray_version", "")) if isinstance(said, dict) else ""
     except Answered as error:
         raise Unreachable(f"the Ray cluster does not tell its version: {error}") from None
-    date = answer.headers.get("Date")
-    return Cluster(
-        ray_version=version,
-        gpus=_gpus(connection),
-        skew_seconds=(parsedate_to_datetime(date) - now()).total_seconds() if date else None,
-    )
+    except ValueError:
+        raise Unreachable(f"what answers at {without_password(connection.address)} is no Ray dashboard") from None
+    version = str(said.get("ray_version", "")) if isinstance(said, dict) else ""
+    return Cluster(ray_version=version, gpus=_gpus(connection), skew_seconds=_ahead(answer.headers.get("Date"), now()))
+
+
+def _ahead(date: str | None, now: datetime) -> float | None:
+    """Seconds by which an HTTP date is ahead of this machine's clock; None where it is no date."""
+    try:
+        told = parsedate_to_datetime(date or "")
+    except (ValueError, TypeError, IndexError):
+        return None
+    return ((told if told.tzinfo else told.replace(tzinfo=UTC)) - now).total_seconds()
 
 
 def _gpus(connection: Connection) -> int | None:
@@ -238,12 +245,14 @@ def judged(log: str, status: str, *, module: str | None, mount: str, bucket: str
     """What the small program's line says; `status` is how it ended."""
     # Ray repeats the entrypoint, which holds the word too, at the head of the log.
     line = next((line for line in log.splitlines() if line.startswith("PREFLIGHT {")), None)
-    if line is None:
+    said: Mapping[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        said = json.loads((line or "").partition("PREFLIGHT ")[2])
+    if not {"module", "mount"} <= set(said):
         last = [text for text in log.splitlines() if text.strip()][-1:]
         rule = f"the check on a worker ended {status.lower()} and told nothing: {' '.join(last)[:200]}"
         yield Finding("worker-runs-a-task", "error", Problem("worker", "", rule, "see hyperpod-rl cluster status"))
         return
-    said: Mapping[str, Any] = json.loads(line.partition("PREFLIGHT ")[2])
     if said["module"] is not True:
         why = f" ({said['module']})" if isinstance(said["module"], str) else ""
         rule = f"a worker cannot import it{why}: the run would fail at its first rollout"

@@ -69,6 +69,16 @@ def delete_app(cloud: Cloud, given: dict[str, Any]) -> Answer:
     raise ServiceError("ResourceNotFound", f"App {given.get('AppName')} does not exist.")
 
 
+def delete_user_profile(cloud: Cloud, given: dict[str, Any]) -> Answer:
+    """One user profile of a domain."""
+    kind, keys = "AWS::SageMaker::UserProfile", ("DomainId", "UserProfileName")
+    for resource in cloud.store.all(kind):
+        if all(resource.properties.get(key) == given.get(key) for key in keys):
+            provider.delete(cloud, kind, resource.id)
+            return {}
+    raise ServiceError("ResourceNotFound", f"UserProfile {given.get('UserProfileName')} does not exist.")
+
+
 FSX: dict[str, Operation] = {
     "DeleteFileSystem": _deleting("AWS::FSx::FileSystem", "FileSystemId", missing="FileSystemNotFound", Lifecycle="DELETING")
 }
@@ -78,6 +88,7 @@ EKS_OPERATIONS: dict[str, Operation] = {"DeleteCluster": delete_eks_cluster}
 SAGEMAKER: dict[str, Operation] = {
     "DeleteCluster": delete_cluster,
     "DeleteDomain": _deleting("AWS::SageMaker::Domain", "DomainId"),
+    "DeleteUserProfile": delete_user_profile,
     "ListApps": list_apps,
     "DeleteApp": delete_app,
 }

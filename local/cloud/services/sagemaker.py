@@ -180,6 +180,31 @@ def list_domains(cloud: Cloud, given: dict[str, Any]) -> Answer:
     }
 
 
+def describe_domain(cloud: Cloud, given: dict[str, Any]) -> Answer:
+    """A Studio domain by its id."""
+    found = cloud.store.get("AWS::SageMaker::Domain", str(given.get("DomainId")))
+    if found is None:
+        raise ServiceError("ResourceNotFound", f"Domain {given.get('DomainId')} does not exist.")
+    return {
+        "DomainId": found.id,
+        "DomainArn": found.attributes["DomainArn"],
+        "DomainName": found.properties["DomainName"],
+        "Status": "InService",
+    }
+
+
+def list_user_profiles(cloud: Cloud, given: dict[str, Any]) -> Answer:
+    """User profiles of a domain, or of all."""
+    wanted, shown = given.get("DomainIdEquals"), ("DomainId", "UserProfileName")
+    found = [r for r in cloud.store.all("AWS::SageMaker::UserProfile") if wanted in (None, r.properties["DomainId"])]
+    return {"UserProfiles": [{**{name: r.properties[name] for name in shown}, "Status": "InService"} for r in found]}
+
+
+def list_spaces(cloud: Cloud, given: dict[str, Any]) -> Answer:
+    """Nobody opens Studio on this machine, so there is never a space."""
+    return {"Spaces": []}
+
+
 OPERATIONS: dict[str, Operation] = {
     "DescribeCluster": describe_cluster,
     "ListClusters": list_clusters,
@@ -190,4 +215,7 @@ OPERATIONS: dict[str, Operation] = {
     "BatchDeleteClusterNodes": _batch(remove=True),
     "BatchReplaceClusterNodes": _batch(remove=False),
     "ListDomains": list_domains,
+    "DescribeDomain": describe_domain,
+    "ListUserProfiles": list_user_profiles,
+    "ListSpaces": list_spaces,
 }

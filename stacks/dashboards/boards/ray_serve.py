@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stacks.dashboards.boards import filters
-from stacks.dashboards.boards.filters import RAY
-from stacks.dashboards.panel import Board, Panel, Query, Row
+from stacks.dashboards.boards.filters import RAY, rate, ray_board, summed
+from stacks.dashboards.panel import Panel, Query, Row
 
 RATE = "[$__rate_interval]"
 OURS = f'{RAY}, route!~"/-/.*"'  # without the health checks
@@ -18,58 +17,54 @@ def quantiles(metric: str) -> tuple[Query, ...]:
     )
 
 
-BOARD = Board(
-    uid="hyperpod-rl-ray-serve",
-    title="Ray Serve",
-    description="The endpoint: requests, replicas, adapters and the vLLM engine.",
-    variables=filters.ray("ray_node_cpu_count"),
-    rows=(
-        Row("Requests", (
-            Panel("Requests a second", (
-                Query(f"sum by (route) (rate(ray_serve_num_http_requests_total{{{OURS}}}{RATE}))", "{{route}}"),
-            ), "reqps"),
-            Panel("Errors a second", (
-                Query(f"sum by (error_code) (rate(ray_serve_num_http_error_requests_total{{{OURS}}}{RATE}))", "{{error_code}}"),
-            ), "reqps", red_above=1),
-            Panel("Requests at once", (Query(f"sum(ray_serve_num_ongoing_http_requests{{{RAY}}})", "at the proxy"),)),
-            Panel("Latency at the proxy", quantiles("ray_serve_http_request_latency_ms_bucket"), "ms", width=12),
-            Panel("Latency in the deployment", quantiles("ray_serve_deployment_processing_latency_ms_bucket"), "ms", width=12),
+BOARD = ray_board(
+    "Serve",
+    "The endpoint: requests, replicas, adapters and the vLLM engine.",
+    Row("Requests", (
+        Panel("Requests a second", (
+            rate("ray_serve_num_http_requests_total", "{{route}}", "route", where=OURS),
+        ), "reqps"),
+        Panel("Errors a second", (
+            rate("ray_serve_num_http_error_requests_total", "{{error_code}}", "error_code", where=OURS),
+        ), "reqps", red_above=1),
+        Panel("Requests at once", (summed("ray_serve_num_ongoing_http_requests", "at the proxy"),)),
+        Panel("Latency at the proxy", quantiles("ray_serve_http_request_latency_ms_bucket"), "ms", width=12),
+        Panel("Latency in the deployment", quantiles("ray_serve_deployment_processing_latency_ms_bucket"), "ms", width=12),
+    )),
+    Row("Replicas", (
+        Panel("Healthy replicas", (
+            summed("ray_serve_deployment_replica_healthy", "{{deployment}}", "deployment"),
+        ), red_below=1),
+        Panel("Queued and running", (
+            summed("ray_serve_deployment_queued_queries", "queued {{deployment}}", "deployment"),
+            summed("ray_serve_replica_processing_queries", "running {{deployment}}", "deployment"),
         )),
-        Row("Replicas", (
-            Panel("Healthy replicas", (
-                Query(f"sum by (deployment) (ray_serve_deployment_replica_healthy{{{RAY}}})", "{{deployment}}"),
-            ), red_below=1),
-            Panel("Queued and running", (
-                Query(f"sum by (deployment) (ray_serve_deployment_queued_queries{{{RAY}}})", "queued {{deployment}}"),
-                Query(f"sum by (deployment) (ray_serve_replica_processing_queries{{{RAY}}})", "running {{deployment}}"),
-            )),
-            Panel("Errors of deployments", (
-                Query(f"sum by (deployment) (rate(ray_serve_deployment_error_counter_total{{{RAY}}}{RATE}))", "{{deployment}}"),
-                Query(f"sum by (deployment) (rate(ray_serve_deployment_request_counter_total{{{RAY}}}{RATE}))", "all of {{deployment}}"),
-            ), "reqps"),
-            Panel("Adapters loaded", (Query(f"sum by (deployment) (ray_serve_num_multiplexed_models{{{RAY}}})", "{{deployment}}"),)),
-            Panel("Time to load an adapter", quantiles("ray_serve_multiplexed_model_load_latency_ms_bucket"), "ms"),
-            Panel("Controller's loop", (Query(f"ray_serve_controller_control_loop_duration_s{{{RAY}}}", "{{instance}}"),), "s"),
+        Panel("Errors of deployments", (
+            rate("ray_serve_deployment_error_counter_total", "{{deployment}}", "deployment"),
+            rate("ray_serve_deployment_request_counter_total", "all of {{deployment}}", "deployment"),
+        ), "reqps"),
+        Panel("Adapters loaded", (summed("ray_serve_num_multiplexed_models", "{{deployment}}", "deployment"),)),
+        Panel("Time to load an adapter", quantiles("ray_serve_multiplexed_model_load_latency_ms_bucket"), "ms"),
+        Panel("Controller's loop", (Query(f"ray_serve_controller_control_loop_duration_s{{{RAY}}}", "{{instance}}"),), "s"),
+    )),
+    Row("Engine", (
+        Panel("Time to the first token", quantiles("ray_vllm_time_to_first_token_seconds_bucket"), "s"),
+        Panel("Time a token", quantiles("ray_vllm_request_time_per_output_token_seconds_bucket"), "s"),
+        Panel("Whole request", quantiles("ray_vllm_e2e_request_latency_seconds_bucket"), "s"),
+        Panel("Tokens a second", (
+            rate("ray_vllm_prompt_tokens_total", "prompt"),
+            rate("ray_vllm_generation_tokens_total", "generated"),
         )),
-        Row("Engine", (
-            Panel("Time to the first token", quantiles("ray_vllm_time_to_first_token_seconds_bucket"), "s"),
-            Panel("Time a token", quantiles("ray_vllm_request_time_per_output_token_seconds_bucket"), "s"),
-            Panel("Whole request", quantiles("ray_vllm_e2e_request_latency_seconds_bucket"), "s"),
-            Panel("Tokens a second", (
-                Query(f"sum(rate(ray_vllm_prompt_tokens_total{{{RAY}}}{RATE}))", "prompt"),
-                Query(f"sum(rate(ray_vllm_generation_tokens_total{{{RAY}}}{RATE}))", "generated"),
-            )),
-            Panel("Requests in the engine", (
-                Query(f"sum(ray_vllm_num_requests_running{{{RAY}}})", "running"),
-                Query(f"sum(ray_vllm_num_requests_waiting{{{RAY}}})", "waiting"),
-            )),
-            Panel("Cache", (
-                Query(f"avg(ray_vllm_kv_cache_usage_perc{{{RAY}}})", "used"),
-                Query(
-                    f"sum(rate(ray_vllm_prefix_cache_hits_total{{{RAY}}}{RATE}))"
-                    f" / sum(rate(ray_vllm_prefix_cache_queries_total{{{RAY}}}{RATE}))", "prefix hits",
-                ),
-            ), "percentunit", maximum=1),
+        Panel("Requests in the engine", (
+            summed("ray_vllm_num_requests_running", "running"),
+            summed("ray_vllm_num_requests_waiting", "waiting"),
         )),
-    ),
+        Panel("Cache", (
+            Query(f"avg(ray_vllm_kv_cache_usage_perc{{{RAY}}})", "used"),
+            Query(
+                f"sum(rate(ray_vllm_prefix_cache_hits_total{{{RAY}}}{RATE}))"
+                f" / sum(rate(ray_vllm_prefix_cache_queries_total{{{RAY}}}{RATE}))", "prefix hits",
+            ),
+        ), "percentunit", maximum=1),
+    )),
 )  # fmt: skip

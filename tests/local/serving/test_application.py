@@ -163,6 +163,12 @@ def image(url: str) -> list[dict[str, Any]]:
         ({"messages": image(f"data:image/png;base64,{base64.b64encode(png(np.zeros((9, 9, 3), np.uint8))).decode()}")}, 400, "9"),
         ({"messages": image(f"data:image/png;base64,{PICTURE}") * 4}, 400, "At most 3 image(s)"),
         ({"n": 2}, 400, "several choices"),
+        ({"temperature": "warm"}, 400, "'warm' is no number of at least 0"),
+        ({"temperature": -1}, 400, "no number of at least 0"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, 400, "data URLs in base64 only"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, 7]}, 400, "data URLs in base64 only"),
+        ({"model": None}, 404, "Could not find base model"),
+        ({"model": ["visgym"]}, 404, "Could not find base model"),
         ({"tools": [{}]}, 400, "does not serve tools"),
     ],
 )

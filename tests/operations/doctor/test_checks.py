@@ -28,6 +28,12 @@ EXISTING = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting kubectl and helm for each line here would cost more than all else; test_machine.py looks at the programs."""
+    monkeypatch.setattr(machine, "TOOLS", machine.TOOLS[:1])
+
+
 def _quota(name: str, value: float, code: str = "L-00000000") -> dict[str, Any]:
     return {"QuotaName": name, "QuotaCode": code, "Value": value}
 
@@ -260,7 +266,10 @@ NOT_ENABLED = "The security token included in the request is invalid"
         ("AccessDenied", "explicit deny in a service control policy", "use a role that may call sts:get_caller_identity"),
     ],
 )
-def test_credentials_that_aws_refuses_are_answered_with_what_mends_them(variant: Variant, code: str, message: str, fix: str) -> None:
+def test_credentials_that_aws_refuses_are_answered_with_what_mends_them(
+    variant: Variant, monkeypatch: pytest.MonkeyPatch, code: str, message: str, fix: str
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)  # before what is throttled is asked again
     report = _examine(variant(), {"sts:get_caller_identity": Says(code, message)})
     finding = report.lines[0].finding
     assert (finding.level, finding.why) == ("failed", f"AWS cannot be asked: {message}")

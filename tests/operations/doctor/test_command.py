@@ -67,7 +67,10 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     data["instance_groups"][2]["count"] = 150
     data["network"]["availability_zone_ids"] = ["usw2-az9", "usw2-az1"]
     data["observability"]["grafana"] = "identity-center"
+    data["remote_access"] = {"domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABCDEFGHIJ"}}
+    data["image"] = {"digest": "sha256:" + "a" * 64}
     (tmp_path / "big.yaml").write_text(yaml.safe_dump(data))
+    account.client("ecr").create_repository(repositoryName="ray/skyrl-visgym-local")
     account.deploy("full", {f"Vpc{n}": resource("AWS::EC2::VPC", CidrBlock=f"10.{n}.0.0/16") for n in range(5)}
                    | {f"Address{n}": resource("AWS::EC2::EIP", Domain="vpc") for n in range(5)})  # fmt: skip
     assert run(["--env", str(tmp_path / "big.yaml"), "doctor", "--json"]) == 1
@@ -78,6 +81,9 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     assert "Elastic IP addresses is 5, and environment local asks for 1 beside 5 in use" in lines["quota-network"][1]
     assert "ml.g7e.12xlarge is not offered in usw2-az9, but in usw2-az1" in lines["offerings"][1]
     assert "no instance is seen in any region" in lines["identity-center"][1]
+    assert "there is no hosted zone Z0123456789ABCDEFGHIJ in account 000000000000" in lines["domain"][1]
+    assert "which image.digest pins, is not in ray/skyrl-visgym-local" in lines["image"][1]
+    assert "not looked at" not in " ".join(said for _, said in lines.values())
 
 
 @pytest.mark.cloud

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import json
-import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from operations.leaks import scan as scanning
 from operations.leaks import storage
 from operations.leaks.remove import remove
 from tests.local.cloud.conftest import Account, Refused, get, group, hyperpod, ref, resource
+from tests.operations.aws_cli import execute
 
 pytestmark = pytest.mark.cloud
 BASE = "hyperpod-rl-local"
@@ -200,24 +197,6 @@ def _services(account: Account) -> str:
     return str(backup["BackupId"])
 
 
-@functools.cache
-def _driver() -> Any:
-    from awscli.clidriver import create_clidriver
-
-    return create_clidriver()
-
-
-def _execute(words: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """The AWS CLI's own code in this process (starting it takes most of a second); what is more than one command goes to bash."""
-    line = words[-1]
-    if not line.startswith("aws "):
-        return subprocess.run(words, **how)
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = _driver().main(shlex.split(line)[1:])
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> Environment:
     found = load.load("local")
@@ -259,7 +238,7 @@ def test_one_of_each_kind_is_found_and_its_printed_command_removes_it(cloud: Acc
     assert by_kind["FSx backup"].id == backup
     assert vpc in {leak.id for leak in found.leaks if leak.kind == "VPC"}
     shown: list[str] = []
-    left = remove(found.leaks, note=shown.append, execute=_execute, sleep=lambda _: None)
+    left = remove(found.leaks, note=shown.append, execute=execute, sleep=lambda _: None)
     assert {leak.id: said for leak, said in left.items()} == {}
     assert {line.removeprefix("$ ") for line in shown if line.startswith("$ ")} == {c for leak in found.leaks for c in leak.commands}
     assert scanning.scan(env, Aws(env)).leaks == ()

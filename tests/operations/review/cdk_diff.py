@@ -49,7 +49,11 @@ def cdk(*words: str, account: str, check: bool = True) -> str:
 
 
 def main(environments: list[str]) -> int:
-    """0 if nothing was missed, else 1."""
+    """0 if nothing was missed, else 1; 2 for an environment of which there is no pull request."""
+    known = dict.fromkeys(each.environment for each in pull_requests())
+    if strange := [name for name in environments if name not in known]:
+        print(f"no pull request is of {', '.join(strange)}; these have some: {', '.join(known)}", file=sys.stderr)
+        return 2
     requests = [each for each in pull_requests() if not environments or each.environment in environments]
     missed = 0
     with tempfile.TemporaryDirectory() as folder:

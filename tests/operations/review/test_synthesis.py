@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -147,7 +148,9 @@ def test_it_names_its_environment(here: Path, capsys: pytest.CaptureFixture[str]
     assert "a new environment" in capsys.readouterr().out
 
 
-def test_a_risk_ends_with_1_unless_the_text_accepts_it(here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_risk_ends_with_1_unless_the_text_accepts_it(
+    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "cdk.py").write_text(CDK.replace('"p-One"', '"q-One"'))
     assert run(["--env", "mine", "review"]) == 1
     assert "RISK orphan:p-One" in capsys.readouterr().out
@@ -155,6 +158,18 @@ def test_a_risk_ends_with_1_unless_the_text_accepts_it(here: Path, capsys: pytes
     text.write_text("Moves it.\n\nAccept: orphan:p-One\n")
     assert run(["--env", "mine", "review", "--pull-request-text", str(text)]) == 0
     assert "accepted orphan:p-One" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\nAccept: orphan:p-One\n"), encoding="utf-8"))
+    assert run(["--env", "mine", "review", "--pull-request-text", "-"]) == 0, "from standard input, whatever bytes stand there"
+
+
+def test_an_environment_whose_file_is_deleted_stays_and_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "environments/mine.yaml").unlink()
+    assert run(["--env", "mine", "review", "--base", "HEAD", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [risk["id"] for risk in found["risks"]] == ["orphan:p-One"]
+    assert (found["effect"], found["kubernetes"]) == ("nothing", [])
+    assert found["cost"]["after"] == found["cost"]["before"]
+    assert found["remarks"][-1].startswith("what is deployed of mine stays")
 
 
 def test_a_base_that_is_broken_stops_no_change_that_says_so_and_no_other_environment(

@@ -77,6 +77,26 @@ def test_cluster_rule(name: str, kept: dict[str, Any], broken: dict[str, Any], l
     assert judged(dashboard) == {name: level}
 
 
+@pytest.mark.parametrize("date", ["garbage", "Sun, 99 Nov 2026 12:00:00 GMT", "", "Sun, 29 Nov 2026 12:00:01 -0000"])
+def test_a_date_that_is_none_says_nothing_of_the_clock(date: str) -> None:
+    dashboard = Dashboard()
+    dashboard.date = date
+    assert judged(dashboard) == {}
+
+
+def test_a_page_that_is_no_dashboards() -> None:
+    class Page(Answer):
+        def json(self) -> Any:
+            raise ValueError("Expecting value: line 1 column 1 (char 0)")
+
+    class Portal(Dashboard):
+        def _do_request(self, method: str, path: str) -> Answer:
+            return Page(None)
+
+    with pytest.raises(Unreachable, match="is no Ray dashboard"):
+        cluster.look(connection(Portal()))
+
+
 def test_a_cluster_that_does_not_tell_its_nodes() -> None:
     class Silent(Dashboard):
         def _do_request(self, method: str, path: str) -> Answer:
@@ -91,6 +111,8 @@ def test_a_cluster_that_does_not_tell_its_nodes() -> None:
     ("name", "log"),
     [
         (None, 'noise\nPREFLIGHT {"module": true, "mount": true}\n'),
+        ("worker-runs-a-task", 'PREFLIGHT {"module": true, "mou'),
+        ("worker-runs-a-task", "PREFLIGHT {}"),
         ("worker-imports-the-code", 'PREFLIGHT {"module": false, "mount": true}\n'),
         ("worker-imports-the-code", 'PREFLIGHT {"module": "ImportError(\'x\')", "mount": true}\n'),
         ("worker-writes-shared", 'PREFLIGHT {"module": true, "mount": false}\n'),

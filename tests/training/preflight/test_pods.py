@@ -137,3 +137,5 @@ def test_submit_is_refused_for_the_image_and_warned_of_the_bucket(
     made.__dict__["said"] = 'PREFLIGHT {"module": true, "mount": true, "bucket": "AccessDenied"}'
     assert main.run(["submit", "--run-id", "maze-1"]) == 0
     assert "the workers' identity cannot write below runs/: AccessDenied" in capsys.readouterr().err
+    assert main.run(["submit", "--run-id", "maze-1", "--json"]) == 0
+    assert "AccessDenied" in " ".join(json.loads(capsys.readouterr().out)["warnings"])  # a pipeline is told, too

@@ -1,6 +1,0 @@
-// What is built from here, for `go mod tidy`: the commands are built by their import paths (tools/kubernetes_binaries.py).
-//go:build tools
-
-package tools
-
-import _ "github.com/ray-project/kuberay/ray-operator"
