@@ -21,6 +21,7 @@ $(READY): requirements.txt package-lock.json pyproject.toml tools/link.py tools/
 	@$(BIN)/python tools/link.py
 	@$(BIN)/python -m tools.skyrl_reference
 	@touch $(READY)
+	@echo "ready: source $(BIN)/activate, then hyperpod-rl --help; or make demo"
 
 demo: $(READY) ## the main job on this machine: deploy, train, kill, resume, destroy
 	@$(RUN) python -m local.demo

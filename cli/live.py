@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -30,10 +30,11 @@ def show(
     total = total_steps(environment, attempt) if environment is not None else None
     best: StepSeen | None = None
     note = f"attempt {attempt.number} is {attempt.status.lower()}"
-    with Live(console=console or Console(), refresh_per_second=4, transient=False) as live:
+    console = console or Console()
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
         for event in events:
             if isinstance(event, Ended):
-                live.update(_view(attempt, steps, best, note, total))
+                live.update(_view(attempt, steps, best, note, total, console.width))
                 return event
             if isinstance(event, Changed):
                 note = event.text
@@ -41,28 +42,49 @@ def show(
                 steps.append(event)
                 if event.solve_rate and (best is None or best.solve_rate is None or event.solve_rate.rate > best.solve_rate.rate):
                     best = event
-            live.update(_view(attempt, steps, best, note, total))
+            live.update(_view(attempt, steps, best, note, total, console.width))
     raise AssertionError("a stream of events ends with the verdict")
 
 
-def _view(attempt: Attempt, steps: deque[StepSeen], best: StepSeen | None, note: str, total: int | None) -> Group:
+def _view(attempt: Attempt, steps: deque[StepSeen], best: StepSeen | None, note: str, total: int | None, width: int) -> Group:
     table = Table(title=f"run {attempt.run_id}, attempt {attempt.number}", title_justify="left")
-    for name in ("step", "reward", "s/step", "rollout/train/sync", "tok/s/GPU", "solve rate", "95 % interval", "of bound", "source"):
-        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=name != "source")
-    for step in steps:
-        rate = step.solve_rate
-        low, high = rate.interval if rate else (0.0, 0.0)
-        of_bound = rate.of_bound if rate else None
-        table.add_row(
-            str(step.step), f"{step.reward:.3f}" if step.reward is not None else "-",
-            f"{step.step_seconds:.1f}" if step.step_seconds is not None else "-",
-            _split(step), f"{tokens:.0f}" if isinstance(tokens := step.metrics.get("trainer/tokens_per_second_per_gpu"), float) else "-",
-            f"{rate.rate:.3f}" if rate else "", f"{low:.3f} to {high:.3f}" if rate else "",
-            f"{of_bound:.0%}" if of_bound is not None else "unknown" if rate else "", rate.source if rate else "",
-        )  # fmt: skip
+    columns = _fitting({name: [cell(step) for step in steps] for name, cell in _COLUMNS.items()}, width)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     lines = [Text(line)] if (line := _left(steps, total)) else []
     lines += [Text(f"best so far, step {best.step}: {best.solve_rate.sentence()}")] if best and best.solve_rate else []
     return Group(table, *lines, Text(note, style="dim"))
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
+    """The columns that a terminal of this width can show whole: a step or a reward cut short would be worse than a column less."""
+    chosen = dict(columns)
+    for name in _FIRST_TO_GO:
+        # Each column has a blank on either side and a line behind it.
+        if sum(max(map(len, (title, *cells))) + 3 for title, cells in chosen.items()) + 1 <= width:
+            break
+        del chosen[name]
+    return chosen
+
+
+def _interval(step: StepSeen) -> str:
+    if step.solve_rate is None:
+        return ""
+    low, high = step.solve_rate.interval
+    return f"{low:.3f} to {high:.3f}"
+
+
+def _of_bound(step: StepSeen) -> str:
+    if step.solve_rate is None:
+        return ""
+    return f"{step.solve_rate.of_bound:.0%}" if step.solve_rate.of_bound is not None else "unknown"
+
+
+def _tokens(step: StepSeen) -> str:
+    found = step.metrics.get("trainer/tokens_per_second_per_gpu")
+    return f"{found:.0f}" if isinstance(found, float) else "-"
 
 
 def _split(step: StepSeen) -> str:
@@ -78,3 +100,17 @@ def _left(steps: deque[StepSeen], total: int | None) -> str:
     seconds = remaining_seconds(steps[-1].step, total, [step.step_seconds for step in steps if step.step_seconds is not None])
     eta = f", about {seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min left" if seconds is not None else ""
     return f"step {steps[-1].step} of {total}{eta}"
+
+
+_COLUMNS: Mapping[str, Callable[[StepSeen], str]] = {
+    "step": lambda step: str(step.step),
+    "reward": lambda step: f"{step.reward:.3f}" if step.reward is not None else "-",
+    "s/step": lambda step: f"{step.step_seconds:.1f}" if step.step_seconds is not None else "-",
+    "rollout/train/sync": _split,
+    "tok/s/GPU": _tokens,
+    "solve rate": lambda step: f"{step.solve_rate.rate:.3f}" if step.solve_rate else "",
+    "95 % interval": _interval,
+    "of bound": _of_bound,
+    "source": lambda step: step.solve_rate.source if step.solve_rate else "",
+}
+_FIRST_TO_GO = ("source", "rollout/train/sync", "tok/s/GPU", "s/step", "of bound", "95 % interval")

@@ -34,7 +34,8 @@ def up(session: Session) -> None:
     """Start the local cloud and wait until it answers; content if it runs already."""
     from local import lifecycle
 
-    session.note("starting the local cloud")
+    if not lifecycle.status().running:
+        session.note("starting the local cloud")
     _tell(session, lifecycle.up(), 'the local cloud is up; next: eval "$(hyperpod-rl local env)"')
 
 

@@ -10,6 +10,7 @@ from cli.session import Session, common, shown, timeout
 
 if TYPE_CHECKING:
     from config.environment import Environment
+    from serving.aliases import Alias
     from serving.store import Store
 
 _TIMEOUT = timeout(minutes=60.0)
@@ -112,10 +113,14 @@ def _answers(env: Environment, kubectl: Any, store: Store) -> tuple[dict[str, An
 
     url = endpoint.address(kubectl)
     inside = endpoint.cluster_url(kubectl)
-    named = {name: found.release for name in aliases.ALIASES if (found := aliases.read(store, name)) is not None}
+    found = {name: each for name in aliases.ALIASES if (each := aliases.read(store, name)) is not None and each.release}
     model = env.serving.model_id
     lines = [f"answers at {inside}/v1 in the cluster{f', at {url}/v1 here' if url else ''}", f"  {model}: the base model"]
-    lines += [f"  {model}:{name}: {release}" for name, release in named.items()]
-    if not named:
+    lines += [f"  {model}:{name}: {each.release}{_share(each)}" for name, each in found.items()]
+    if not found:
         lines.append("  no release yet: hyperpod-rl promote RUN")
-    return {"url": url, "cluster_url": inside, "model": model, "aliases": named}, lines
+    return {"url": url, "cluster_url": inside, "model": model, "aliases": {name: each.release for name, each in found.items()}}, lines
+
+
+def _share(alias: Alias) -> str:
+    return f", for {alias.share:.0%} of the requests to current" if alias.share is not None else ""

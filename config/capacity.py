@@ -139,6 +139,6 @@ def sharing_notice(env: Environment) -> str | None:
     if not env.serving.share_workers:
         return None
     return (
-        f"the endpoint {env.serving.name} takes its GPUs from the group {env.workers.name}, all of which the RayCluster "
-        f"{env.ray_cluster.name} holds: run `cluster down` before `serve up`, and `serve down` before `cluster up`"
+        f"the endpoint {env.serving.name} and the RayCluster {env.ray_cluster.name} take turns with the GPUs of the group "
+        f"{env.workers.name}: run `cluster down` before `serve up`, and `serve down` before `cluster up`"
     )

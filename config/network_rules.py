@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network
 
+from config.compute import InstanceGroup
 from config.environment import Environment
 from config.instances import INSTANCES
 from config.names import short_region
@@ -126,6 +127,11 @@ def existing_network_is_whole(env: Environment) -> Iterator[Problem]:
         )
 
 
+def addresses(groups: Iterable[InstanceGroup]) -> int:
+    """Addresses that nodes take: one for each, and one for each pod that it may carry (the CNI keeps a whole interface's)."""
+    return sum(group.count * (1 + group.instance.max_pods) for group in groups)
+
+
 def addresses_for_every_pod(env: Environment) -> Iterator[Problem]:
     """A HyperPod node takes one address and one for each pod that it can hold, from the nodes' subnet."""
     if env.network.existing is not None:
@@ -135,7 +141,7 @@ def addresses_for_every_pod(env: Environment) -> Iterator[Problem]:
     except ValueError:
         return
     known = [group for group in env.instance_groups if group.figures is not None or group.instance_type in INSTANCES]
-    wanted = sum(group.count * (1 + group.instance.max_pods) for group in known)
+    wanted = addresses(known)
     if wanted > there:
         prefix = next((prefix for prefix in range(24, 15, -1) if 2 ** (32 - prefix) - KEPT_BY_EC2 >= wanted), 16)
         yield Problem(

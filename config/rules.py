@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from config import network_rules, workload_rules
+from config import group_rules, network_rules, workload_rules
 from config.compute import InstanceGroup, Role
 from config.environment import LOCAL_ACCOUNT, Environment
 from config.instances import INSTANCES
@@ -248,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     users_in_namespaces,
     pods_fit_nodes,
     karpenter_needs_continuous,
+    *group_rules.RULES,
     *network_rules.RULES,
     *workload_rules.RULES,
 )

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from config.problems import Failed, Problem, Refused, Unreachable
@@ -30,9 +30,11 @@ KILL_AFTER_CHECKPOINT_SECONDS = 8.0
 NOTHING_LEFT = "nothing left: 0 stacks, 0 resources, 0 processes"
 
 UP = "hyperpod-rl local up"
+DIFF = f"cdk diff --app {OUT}"
+DIFF_LOG = ".local/demo-diff.txt"
 DEPLOY = (
     f"cdk bootstrap aws://000000000000/us-west-2 --app {OUT}",
-    f"cdk diff --app {OUT}",
+    DIFF,
     f"cdk deploy --all --app {OUT} --require-approval never --concurrency 3",
 )
 SYNTH = f"cdk synth --quiet -c env={ENVIRONMENT} -o {OUT}"
@@ -40,6 +42,8 @@ CLUSTER_UP = "hyperpod-rl cluster up"
 SUBMIT = f"hyperpod-rl submit --run-id {RUN}"
 FOLLOW = f"hyperpod-rl follow {RUN}"
 STATUS = f"hyperpod-rl status {RUN}"
+# Outside the demo's own folder, so that it can be looked at afterwards.
+REPORT = f"hyperpod-rl report {RUN} --output .local/demo-report.html"
 # The article's own way in, through the unmodified toolkit.
 PLAIN_RAY = f"ray job status {RUN}-a2 --address sagemaker_ray://skyrl-visgym/training"
 LIST = "hyperpod-rl list"
@@ -79,6 +83,7 @@ COMMANDS = (
     SUBMIT,
     FOLLOW,
     STATUS,
+    REPORT,
     LIST,
     PLAIN_RAY,
     *SERVING,
@@ -125,7 +130,7 @@ def _demo(begin: float) -> int:
         os.environ.update(lifecycle.environment())
         _run(SYNTH)
         for command in DEPLOY:
-            _run(command)
+            _run(command, log=state.ROOT / DIFF_LOG if command == DIFF else None)
         _run(CLUSTER_UP)
         _run(CLUSTER_STATUS)
         _run(PODS)
@@ -136,6 +141,7 @@ def _demo(begin: float) -> int:
         _run(SUBMIT)
         _run(FOLLOW)
         _run(STATUS)
+        _run(REPORT)
         _run(LIST)
         _run(PLAIN_RAY)
         for command in SERVING:
@@ -159,11 +165,17 @@ def _demo(begin: float) -> int:
     return 0
 
 
-def _run(command: str, *, expect: int = 0) -> None:
-    """Print a command, run it, print how long it took. Raises StepFailed on another exit code than the expected one."""
+def _run(command: str, *, expect: int = 0, log: Path | None = None) -> None:
+    """Print a command, run it, print how long it took. Raises StepFailed on another exit code than the expected one.
+
+    What it says goes to `log` where one is given; its length and last line are shown.
+    """
     print(f"\n$ {command}", flush=True)
     begin = time.monotonic()
-    process = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL)
+    with log.open("wb") if log else nullcontext() as output:
+        process = subprocess.Popen(
+            shlex.split(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT if output else None
+        )
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -173,6 +185,9 @@ def _run(command: str, *, expect: int = 0) -> None:
             process.wait(timeout=10)
         process.kill()
         raise
+    if log is not None:
+        lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines() or [""]
+        print(f"{len(lines)} lines are in {_shown(log)}; the last one: {lines[-1]}")
     print(f"  [{time.monotonic() - begin:.0f} s]", flush=True)
     if code != expect:
         raise StepFailed(f"`{command}` ended with exit code {code}, not {expect}")

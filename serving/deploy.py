@@ -81,7 +81,7 @@ def _sharing(kubectl: Kubectl) -> Iterator[Problem]:
     training = training_cluster.state(kubectl)
     if training.exists or training.waiting_for:
         what = "is going away" if training.deleting or not training.exists else "is up"
-        yield Problem(f"RayCluster {training.namespace}/{training.name}", what, notice)
+        yield Problem(f"RayCluster {training.namespace}/{training.name}", "", f"it {what}, and {notice}")
 
 
 def _gpus(kubectl: Kubectl) -> Iterator[Problem]:

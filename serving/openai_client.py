@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 RELEASE_HEADER: Final = "x-hyperpod-rl-release"
 _AGAIN: Final = (408, 409, 425, 429, 500, 502, 503, 504)
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")  # what the ingress puts into the header; it is shown, and kept
 LONGEST_PAUSE: Final = 30.0
 _TOO_LONG: Final = ("context length", "max_model_len", "maximum model length", "too long", "at most", "prompt is too")
 
@@ -110,7 +112,8 @@ class Client:
         except (KeyError, IndexError, TypeError):
             raise Unreachable(f"{self.endpoint.shown} answered something that is no chat completion: {str(found)[:200]}") from None
         self.seconds.append(seconds)
-        return Answer(text, seconds, headers.get(RELEASE_HEADER))
+        release = headers.get(RELEASE_HEADER, "")
+        return Answer(text, seconds, release if _PLAIN.fullmatch(release) else None)
 
     async def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[dict[str, Any], Mapping[str, str], float]:
         import aiohttp

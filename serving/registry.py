@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/model-registry.html
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,15 +41,15 @@ def register(env: Environment, release: Release, *, location: str, client: Any =
     group = group_name(env, release)
     with deployed.reaching("SageMaker's Model Registry"):
         if not _group_exists(sagemaker, group):
-            sagemaker.create_model_package_group(
-                ModelPackageGroupName=group, ModelPackageGroupDescription=f"LoRA adapters {release.adapter} of environment {env.name}"
-            )
+            _make_group(sagemaker, group, f"LoRA adapters {release.adapter} of environment {env.name}")
         elif (there := _registered(sagemaker, group, release.name)) is not None:
             return there, False
         passed = release.gate is not None and release.gate.passed
         found = sagemaker.create_model_package(
             ModelPackageGroupName=group,
             ModelPackageDescription=release.name,
+            # The same for the same release: of two who register it at once, both get the one package.
+            ClientToken=hashlib.sha256(f"{group}/{release.name}/{release.content_digest}".encode()).hexdigest()[:36],
             ModelApprovalStatus="Approved" if passed else "PendingManualApproval",
             InferenceSpecification=_inference(env, location),
             MetadataProperties={"CommitId": release.code_commit, "GeneratedBy": f"hyperpod-rl run {release.run_id} step {release.step}"},
@@ -79,6 +80,16 @@ def _inference(env: Environment, location: str) -> dict[str, Any]:
         "SupportedContentTypes": ["application/json"],
         "SupportedResponseMIMETypes": ["application/json"],
     }
+
+
+def _make_group(sagemaker: Any, group: str, description: str) -> None:
+    from botocore.exceptions import ClientError
+
+    try:
+        sagemaker.create_model_package_group(ModelPackageGroupName=group, ModelPackageGroupDescription=description)
+    except ClientError as error:
+        if "already exists" not in str(error):  # somebody else made it a moment ago
+            raise
 
 
 def _group_exists(sagemaker: Any, group: str) -> bool:

@@ -97,7 +97,7 @@ def verify(
     direct = replace(endpoint, model=f"{base}:{release}")
     record = releases.read(store, release)
     beside = aliases.read(store, aliases.CANARY) if alias == aliases.CURRENT else None
-    canary = beside.release if beside is not None and beside.share else None
+    canary = beside.release if beside is not None and beside.share and beside.release != release else None
     checks = [stored(store, release, record)]
     note(checks[-1].line())
 

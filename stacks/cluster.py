@@ -125,19 +125,20 @@ class Cluster(EnvironmentStack):
             made.add_property_override("LoggingConfig.LogGroup", log_group(self, f"Kubectl{name}Logs").log_group_name)
 
     def _people(self, cluster: eks.Cluster) -> None:
-        """One entry for each principal, whatever it is in: EKS takes no second one."""
-        wanted: dict[str, list[tuple[str, Sequence[str]]]] = {}
+        """One entry for each principal, whatever it is in, and each policy once in it: EKS takes no second one of either."""
+        wanted: dict[str, dict[str, Sequence[str]]] = {}
         allowed = self.settings.access
         for arn in allowed.administrators:
-            wanted.setdefault(arn, []).append(("AmazonEKSClusterAdminPolicy", ()))
+            wanted.setdefault(arn, {})["AmazonEKSClusterAdminPolicy"] = ()
         for users, policy in ((allowed.training_users, TRAINING_POLICY), (allowed.inference_users, INFERENCE_POLICY)):
             for user in users:
-                entry = wanted.setdefault(user.role_arn, [])
-                entry.append((policy, user.namespaces or self.settings.namespaces))
-                if (USER_POLICY, ()) not in entry:
-                    entry.append((USER_POLICY, ()))
+                entry = wanted.setdefault(user.role_arn, {})
+                # Named twice, it may do both: EKS takes a policy once, with all of its namespaces.
+                namespaces = (*entry.get(policy, ()), *(user.namespaces or self.settings.namespaces))
+                entry[policy] = tuple(dict.fromkeys(namespaces))
+                entry.setdefault(USER_POLICY, ())
         for arn, policies in wanted.items():
             # Named by the principal: numbered ones would all be replaced by one that comes in between, and EKS takes no second entry.
             short = arn.rpartition("/")[2].title().replace("-", "").replace("_", "")
             entry_id = f"Access{short}{hashlib.sha256(arn.encode()).hexdigest()[:4]}"
-            access(self, entry_id, principal=arn, policies=policies).node.add_dependency(cluster)
+            access(self, entry_id, principal=arn, policies=list(policies.items())).node.add_dependency(cluster)

@@ -69,7 +69,7 @@ def install_cdk(into: Path) -> None:
         npm = node_folder() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         command = [str(into / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(ROOT)]
         environment = {**os.environ, "PATH": f"{into}{os.pathsep}{os.environ.get('PATH', '')}"}
-        if code := subprocess.run(command, check=False, env=environment).returncode:
+        if code := subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL).returncode:
             sys.exit(f"npm could not install the CDK CLI (exit code {code}); its message stands above")
         stamp.write_bytes(lock.read_bytes())
     link(ROOT / "node_modules" / ".bin" / "cdk", "cdk", into=into)

@@ -137,7 +137,7 @@ def check_sharing(kubectl: Kubectl) -> None:
     notice = capacity.sharing_notice(env)
     where = {"namespace": env.serving.namespace, "name": env.serving.name}
     if notice is not None and kubectl.get(files.RESOURCES["RayService"], **where) is not None:
-        raise Refused(Problem(f"RayService {env.serving.namespace}/{env.serving.name}", "is up", notice))
+        raise Refused(Problem(f"RayService {env.serving.namespace}/{env.serving.name}", "", f"it is up, and {notice}"))
 
 
 def state(kubectl: Kubectl) -> State:

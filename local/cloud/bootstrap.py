@@ -15,8 +15,8 @@ from local.cloud import ACCOUNT, REGION, SECRET
 STACK = "CDKToolkit"
 
 
-def remove(*, endpoint: str) -> None:
-    """Idempotent. Raises botocore's WaiterError when the stack cannot be deleted."""
+def remove(*, endpoint: str) -> bool:
+    """Idempotent; False where there was none. Raises botocore's WaiterError when the stack cannot be deleted."""
     import boto3
 
     session = boto3.session.Session(aws_access_key_id=ACCOUNT, aws_secret_access_key=SECRET, region_name=REGION)
@@ -26,7 +26,7 @@ def remove(*, endpoint: str) -> None:
         resources = cloudformation.describe_stack_resources(StackName=STACK)["StackResources"]
     except cloudformation.exceptions.ClientError as error:
         if "does not exist" in str(error):
-            return
+            return False
         raise
     named: dict[str, list[str]] = {}
     for resource in resources:
@@ -48,6 +48,7 @@ def remove(*, endpoint: str) -> None:
             clients["ecr"].delete_repository(repositoryName=repository, force=True)
         except clients["ecr"].exceptions.RepositoryNotFoundException:
             pass
+    return True
 
 
 def _empty(s3: Any, bucket: str) -> None:
@@ -75,7 +76,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    remove(endpoint=endpoint)
+    gone = remove(endpoint=endpoint)
+    print(f"the bootstrap is undone: stack {STACK}, its bucket and its repository are gone" if gone else "there was no bootstrap to undo")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_network
 
-from config.environment import Environment
+from config.network_rules import KEPT_BY_EC2, addresses
 from operations.aws import Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok
 
@@ -13,13 +13,6 @@ from operations.doctor.check import Finding, Subject, failed, ok
 DAEMON_PODS = 11
 # coredns 2, metrics-server 2, cert-manager 3, FSx CSI 2, KubeRay 1, observability and endpoint operators about 10: inferred.
 CONTROLLER_PODS = 20
-# https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
-RESERVED_ADDRESSES = 5
-
-
-def addresses(env: Environment) -> int:
-    """Addresses that the nodes take: one for each, and one for each pod that it may carry (the CNI keeps a whole interface's)."""
-    return sum(group.count * (group.instance.max_pods + 1) for group in env.instance_groups)
 
 
 def nodes(subject: Subject) -> Iterator[Finding]:
@@ -29,8 +22,10 @@ def nodes(subject: Subject) -> Iterator[Finding]:
     """
     env = subject.environment
     if env.network.existing is None:
-        size = ip_network(env.network.hyperpod_cidr).num_addresses - RESERVED_ADDRESSES
-        yield _enough(addresses(env), size, f"network.hyperpod_cidr {env.network.hyperpod_cidr} has {size}", "choose a larger range")
+        size = ip_network(env.network.hyperpod_cidr).num_addresses - KEPT_BY_EC2
+        yield _enough(
+            addresses(env.instance_groups), size, f"network.hyperpod_cidr {env.network.hyperpod_cidr} has {size}", "choose a larger range"
+        )
     small = [group for group in env.instance_groups if group.instance.max_pods < DAEMON_PODS + 1]
     for group in small:
         pods = group.instance.max_pods
@@ -67,7 +62,9 @@ def subnet(subject: Subject) -> Iterator[Finding]:
         yield failed(f"{existing.hyperpod_subnet_id} lies in {found['VpcId']}, not in {existing.vpc_id}", "mend network.existing")
         return
     free = int(found["AvailableIpAddressCount"])
-    yield _enough(addresses(subject.environment), free, f"{existing.hyperpod_subnet_id} has {free} left", "choose a larger subnet")
+    yield _enough(
+        addresses(subject.environment.instance_groups), free, f"{existing.hyperpod_subnet_id} has {free} left", "choose a larger subnet"
+    )
 
 
 def _enough(wanted: int, there: int, said: str, fix: str) -> Finding:

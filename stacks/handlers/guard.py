@@ -3,16 +3,24 @@
 CloudFormation refuses to replace a resource that has a name of its own, such as the EKS and the HyperPod cluster; FSx takes no name. This
 custom resource carries the properties that cannot change in place, comes before the file system, and fails when one of them does. Its
 physical id is a digest of them, so that the rollback, which brings them back, passes.
+
+One change passes: a backup that the environment names and did not before. Somebody who writes `restore_from_backup` asks for another file
+system. The physical id then also keeps what was before and when, since the rollback of a restore that fails looks as if somebody took
+the backup out of the file again, which later would leave an empty file system.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from .custom_resource import answering
+
+# No update of a stack takes longer, and neither does its rollback: a file system comes from its backup in minutes to hours.
+ROLLBACK_SECONDS = 12 * 3600
 
 
 def digest(kept: Mapping[str, Any]) -> str:
@@ -23,16 +31,27 @@ def digest(kept: Mapping[str, Any]) -> str:
 def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Raises RuntimeError naming what may not change."""
     properties = event["ResourceProperties"]
-    kept = properties["Kept"]
-    if event["RequestType"] != "Update" or digest(kept) == event["PhysicalResourceId"]:
+    kept, physical = properties["Kept"], str(event.get("PhysicalResourceId") or digest(properties["Kept"]))
+    if event["RequestType"] != "Update" or physical.startswith(digest(kept)):
         # Of a delete too, since there the physical id is that of what is deleted.
-        return event.get("PhysicalResourceId") or digest(kept), {}
+        return physical, {}
     before = event.get("OldResourceProperties", {}).get("Kept", {})
     changed = sorted(name for name in {*kept, *before} if kept.get(name) != before.get(name))
+    if changed == ["backup_id"] and kept.get("backup_id"):
+        return f"{digest(kept)}/{digest(before)}/{time.time():.0f}", {}
+    if _rolls_back(physical, digest(kept)):
+        return digest(kept), {}
     raise RuntimeError(
         f"changing {', '.join(changed) or 'this'} would replace the {properties['What']} and lose what is on it; nothing was changed. "
         f"{properties['Fix']}"
     )
+
+
+def _rolls_back(physical: str, wanted: str) -> bool:
+    """Whether what is wanted is what was there before a restore that began just now."""
+    _, _, rest = physical.removeprefix("guard/").partition("/")
+    before, _, began = rest.rpartition("/")
+    return before == wanted and time.time() - float(began) < ROLLBACK_SECONDS
 
 
 handler = answering(work)

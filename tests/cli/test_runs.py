@@ -184,6 +184,24 @@ def test_the_live_view(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None
     assert "of 0.781 reachable" in shown
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_a_narrow_terminal_has_fewer_columns_and_none_cut_short(
+    width: int, ray: FakeRay, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ray, capsys, status="SUCCEEDED", steps=40)
+    link = connection(ray, load("reference"))
+    attempt = jobs.newest(link, "maze-1")
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)
+    live.show(following.follow(link, attempt), attempt, console)
+    shown = console.file.getvalue().rpartition("run maze-1, attempt 1")[2]  # type: ignore[attr-defined]
+    table = shown[: shown.rindex("┘")] if "┘" in shown else shown
+    assert "…" not in table
+    assert "step" in table
+    assert "reward" in table
+    assert ("95 % interval" in table) is (width >= 60)
+    assert ("source" in table) is (width >= 120)
+
+
 def test_the_live_view_splits_the_time_and_says_what_is_left() -> None:
     metrics = {
         "trainer/tokens_per_second_per_gpu": 5700.0,
@@ -200,6 +218,7 @@ def test_the_live_view_splits_the_time_and_says_what_is_left() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=140, height=40)
     live.show(following.follow(link, attempt), attempt, console, environment=env)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "rollout/train/sync" in shown
     assert "60.0/50.0/4.0" in shown
     assert "5700" in shown
     assert "step 20 of 200, about 6 h 0 min left" in shown  # 180 steps of 120 s

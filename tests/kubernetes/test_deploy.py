@@ -34,8 +34,12 @@ from tools.deployment import Assembly, Cloud, synthesize
 Json = dict[str, Any]
 LOCAL = load("local")
 CLUSTER, NAMESPACE = LOCAL.ray_cluster.name, LOCAL.ray_cluster.namespace
-# What Helm's --create-namespace makes stays after `helm uninstall`, with what every namespace has; so do the kinds that charts bring.
-LEFT_BY_HELM = (f"|Namespace|{names.KUBERAY_NAMESPACE}", f"|Namespace|{names.ENDPOINT_OPERATOR_NAMESPACE}", "|CustomResourceDefinition|")
+# What Helm's --create-namespace makes stays after `helm uninstall`, with what every namespace has; so do the kinds that charts bring, and
+# with them what says that the API server itself serves them.
+LEFT_BY_HELM = (
+    f"|Namespace|{names.KUBERAY_NAMESPACE}", f"|Namespace|{names.ENDPOINT_OPERATOR_NAMESPACE}", "|CustomResourceDefinition|",
+    "|APIService|v1.kubeflow.org", "|APIService|v2beta1.kubeflow.org",
+)  # fmt: skip
 ALWAYS = ("default", "kube-root-ca.crt")
 # Kinds that the components write by themselves all the time, or that no destroy should touch.
 NOT_OURS = ("events", "events.events.k8s.io", "leases.coordination.k8s.io", "nodes", "componentstatuses")
@@ -190,16 +194,14 @@ def nothing_is_applied_over_what_another_manager_owns(plane: ControlPlane, daemo
     """One sentence with the field, its owner and the way out; the object stays as it was."""
     path, label = ray_path(NAMESPACE, "rayclusters", CLUSTER), "app.kubernetes.io/part-of"
     before = plane.api().get(path)["metadata"]["labels"]
-    for value, code in (("somebody", 2), (before[label], 0)):
-        theirs = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": CLUSTER, "labels": {label: value}}}
-        plane.api().call("PATCH", f"{path}?fieldManager=somebody&force=true", theirs, kind="application/apply-patch+yaml")
-        done = run(daemon, "hyperpod-rl", "cluster", "up")
-        assert done.returncode == code, done.stdout
-        assert plane.api().get(path)["metadata"]["labels"] == before | {label: value}
-        if code:
-            said = done.stdout.strip().splitlines()[-1]
-            assert f"`somebody` owns .metadata.labels.{label} on the cluster" in said
-            assert "--force-conflicts" in said
+    theirs = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": CLUSTER, "labels": {label: "theirs"}}}
+    plane.api().call("PATCH", f"{path}?fieldManager=somebody&force=true", theirs, kind="application/apply-patch+yaml")
+    refused = run(daemon, "hyperpod-rl", "cluster", "up")
+    assert refused.returncode == 2, refused.stdout
+    said = refused.stdout.strip().splitlines()[-1]
+    assert f"`somebody` owns .metadata.labels.{label} on the cluster" in said
+    assert "--force-conflicts" in said
+    assert plane.api().get(path)["metadata"]["labels"] == before | {label: "theirs"}
 
 
 def a_pod_that_crashes_tells_why(plane: ControlPlane, daemon: dict[str, str]) -> None:

@@ -154,6 +154,11 @@ def test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_whi
 
     up = project.run("hyperpod-rl", "cluster", "up")
     assert up.returncode == 0, up.stdout
+    # A task on a worker, with its pod's identity: the run's code is there, and it writes to /shared and to the bucket.
+    checked = project.run("hyperpod-rl", "preflight", "--run-id", "maze")
+    assert checked.returncode == 0, checked.stdout
+    assert "checked    a task on a worker: imports local.trainer, writes /shared and the bucket" in checked.stdout
+    assert "worker-" not in checked.stdout, checked.stdout
     submitted = project.run("ray", "job", "submit", "--address", ADDRESS, "--no-wait", "--submission-id", "maze-a1", "--", "sleep", "600")
     assert submitted.returncode == 0, submitted.stdout
 

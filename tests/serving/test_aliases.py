@@ -4,6 +4,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from config import names
 from config.problems import Failed, Refused
@@ -266,3 +268,24 @@ def test_where_a_rollback_would_lead_is_what_it_does(store: Store) -> None:
     assert aliases.rollback_target(store) == ONE
     assert aliases.rollback_target(store, leaving=THREE) is None
     assert aliases.rollback(store).release == ONE
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([ONE, TWO, THREE, "back"]), max_size=14))
+def test_moves_and_rollbacks_are_a_stack(steps: list[str]) -> None:
+    """Whatever happened before: a rollback undoes the last move that was not undone yet, and refuses where there is none."""
+    made, stack = memory_store(), list[str]()
+    publish(made, ONE, TWO, THREE)
+    for step in steps:
+        if step != "back":
+            aliases.move(made, "current", step, reason="")
+            stack += [step] if stack[-1:] != [step] else []
+        elif len(stack) > 1:
+            stack.pop()
+            assert aliases.rollback_target(made) == stack[-1]
+            aliases.rollback(made)
+        else:
+            with pytest.raises(Refused):
+                aliases.rollback(made)
+        found = aliases.read(made, "current")
+        assert (found.release if found else None) == (stack[-1] if stack else None)

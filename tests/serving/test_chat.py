@@ -15,6 +15,7 @@ from cli.main import run
 from config.load import load
 from serving import chat, evaluate, tasks
 from serving.openai_client import Endpoint
+from tests.serving import openai_server
 from tests.serving.http_endpoint import serving
 from tests.serving.test_verify import Models, best, solves, stops
 from training.maze import maze
@@ -113,3 +114,25 @@ def test_the_command_writes_a_picture_where_there_is_no_terminal(
 
 def test_what_is_no_picture_is_said() -> None:
     assert chat.picture_of({"role": "user", "content": "words only"}) == b""
+
+
+def test_a_terminal_obeys_nothing_that_a_model_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with openai_server.serving(answer=lambda body: "\x1b[2J\x07('stop', 'stop')", release="\x9b31m evil") as server:
+        assert run(["--env", "local", "chat", "--endpoint", server.url, "--model", "m"]) == 0
+    told = capsys.readouterr()
+    assert "\\x1b[2J\\x07('stop', 'stop')" in told.err
+    assert "\x1b" not in told.err + told.out
+    assert "answered by" not in told.out, "what no release can be called is no release"
+
+
+@pytest.mark.parametrize(("output", "said"), [("file/x.png", "is no folder"), (".", "directory")])
+def test_where_the_pictures_go_is_looked_at_first(
+    output: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert run(["--env", "local", "chat", "--endpoint", "http://127.0.0.1:9", "--output", output]) == 2
+    assert said in capsys.readouterr().err

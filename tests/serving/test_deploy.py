@@ -228,7 +228,7 @@ def test_the_command(env: Environment, server: ApiServer, monkeypatch: pytest.Mo
     monkeypatch.setattr(deploy, "manifests", functools.partial(deploy.manifests, root=folder))
     monkeypatch.setattr("training.kubernetes.Kubectl", functools.partial(Kubectl, execute=fake))
     monkeypatch.setattr("serving.store.open_store", lambda env: store)
-    monkeypatch.setattr(deploy, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr("training.waiting.POLL_SECONDS", 0.0)
     assert run(["serve", "up", "--dry-run"]) == 0
     assert "RayService serving/maze-vlm: would be created" in capsys.readouterr().out
     assert (server.applied, store.client.writes) == ([], [])

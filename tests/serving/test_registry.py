@@ -60,12 +60,36 @@ def test_a_new_release_becomes_a_model_package_with_its_lineage(client: Any, pas
             "create_model_package",
             {"ModelPackageArn": ARN},
             {
-                "ModelPackageGroupName": GROUP, "ModelPackageDescription": NAME, "ModelApprovalStatus": status,
+                "ModelPackageGroupName": GROUP, "ModelPackageDescription": NAME, "ModelApprovalStatus": status, "ClientToken": ANY,
                 "InferenceSpecification": ANY, "MetadataProperties": ANY, "CustomerMetadataProperties": properties,
             },
         )  # fmt: skip
         assert registry.register(ENV, made, location=WHERE, client=client) == (ARN, True)
         stub.assert_no_pending_responses()
+
+
+def test_two_who_register_it_at_once_make_one_package(client: Any) -> None:
+    tokens = []
+    client.meta.events.register(
+        "provide-client-params.sagemaker.CreateModelPackage", lambda params, **_: tokens.append(params["ClientToken"])
+    )
+    for said in ("Model Package Group already exists: arn:aws:x", "The account has too many of them"):
+        with Stubber(client) as stub:
+            stub.add_response("list_model_package_groups", {"ModelPackageGroupSummaryList": []})
+            stub.add_client_error("create_model_package_group", "ValidationException", said)
+            stub.add_response("create_model_package", {"ModelPackageArn": ARN})
+            if "exists" in said:
+                assert registry.register(ENV, release(), location=WHERE, client=client) == (ARN, True)
+            else:
+                with pytest.raises(Unreachable, match="too many"):
+                    registry.register(ENV, release(), location=WHERE, client=client)
+    with Stubber(client) as stub:
+        stub.add_response("list_model_package_groups", {"ModelPackageGroupSummaryList": []})
+        stub.add_response("create_model_package_group", {"ModelPackageGroupArn": "arn:aws:x"})
+        stub.add_response("create_model_package", {"ModelPackageArn": ARN})
+        registry.register(ENV, release(published_by="bob"), location=WHERE, client=client)
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1, "SageMaker takes the second for a repetition of the first"
 
 
 def test_a_registered_release_is_not_registered_again(client: Any) -> None:

@@ -21,7 +21,7 @@ def test_the_guard_names_what_would_replace_the_file_system() -> None:
     with pytest.raises(RuntimeError, match="changing subnet_ids would replace the file system"):
         guard.work(_guarded("Update", {**KEPT, "subnet_ids": ["subnet-2"]}))
     with pytest.raises(RuntimeError, match="changing backup_id"):
-        guard.work(_guarded("Update", {**KEPT, "backup_id": "backup-1"}))
+        guard.work(_guarded("Update", KEPT, was={**KEPT, "backup_id": "backup-1"}))
 
 
 def test_the_guard_lets_a_rollback_and_everything_else_pass() -> None:
@@ -30,3 +30,19 @@ def test_the_guard_lets_a_rollback_and_everything_else_pass() -> None:
     changed = {**KEPT, "subnet_ids": ["subnet-2"]}
     assert guard.work(_guarded("Update", KEPT, was=changed, physical=physical)) == (physical, {})
     assert guard.work(_guarded("Delete", KEPT)) == (physical, {})
+
+
+def test_a_restore_passes_and_so_does_its_rollback_but_not_taking_the_backup_out_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    restored, now = {**KEPT, "backup_id": "backup-1"}, 1_800_000_000.0
+    monkeypatch.setattr(guard.time, "time", lambda: now)
+    physical, _ = guard.work(_guarded("Update", restored))
+    assert physical != guard.digest(KEPT)
+    assert guard.work(_guarded("Update", restored, was=restored, physical=physical)) == (physical, {}), "an update of something else"
+    assert guard.work(_guarded("Update", KEPT, was=restored, physical=physical)) == (guard.digest(KEPT), {}), "the rollback"
+    again, _ = guard.work(_guarded("Update", {**KEPT, "backup_id": "backup-2"}, was=restored, physical=physical))
+    assert again.startswith(guard.digest({**KEPT, "backup_id": "backup-2"}))
+    with pytest.raises(RuntimeError, match="changing subnet_ids would replace"):
+        guard.work(_guarded("Update", {**restored, "subnet_ids": ["subnet-2"]}, was=restored, physical=physical))
+    now += guard.ROLLBACK_SECONDS
+    with pytest.raises(RuntimeError, match="changing backup_id would replace"):
+        guard.work(_guarded("Update", KEPT, was=restored, physical=physical))

@@ -341,3 +341,25 @@ def test_a_closed_network_installs_every_chart_from_its_own_registry(variant: Va
         address = body["Properties"]["Repository"]
         assert address.startswith("oci://111122223333.dkr.ecr.us-west-2.amazonaws.com/"), name
         assert address.split("/", 3)[3] in repositories, f"{name}: nothing mirrors {address}"
+
+
+def test_a_role_that_is_named_twice_has_each_policy_once(variant: Variant, resources: Callable[..., Resources]) -> None:
+    """EKS takes one entry of a principal, and in it a policy once: with all the namespaces that it was named for."""
+    role = "arn:aws:iam::111122223333:role/people/a+b=c,d.e@f"
+    access = {
+        "administrators": [role, role],
+        "training_users": [{"role_arn": role, "namespaces": ["training"]}, {"role_arn": role, "namespaces": ["serving", "training"]}],
+        "inference_users": [{"role_arn": role}],
+    }
+    made = resources(Cluster, variant("reference", {"access": access}))
+    (entry,) = [body["Properties"] for body in made.values() if body["Type"] == "AWS::EKS::AccessEntry" and role in str(body)]
+    policies = [
+        (json.dumps(policy["PolicyArn"]).rpartition("/")[2].strip('"]} '), policy["AccessScope"])
+        for policy in entry["AccessPolicies"]  # type: ignore[index]
+    ]
+    assert policies == [
+        ("AmazonEKSClusterAdminPolicy", {"Type": "cluster"}),
+        ("AmazonSagemakerHyperpodTrainingPolicy", {"Type": "namespace", "Namespaces": ["training", "serving"]}),
+        ("AmazonSagemakerHyperpodUserClusterPolicy", {"Type": "cluster"}),
+        ("AmazonSagemakerHyperpodInferencePolicy", {"Type": "namespace", "Namespaces": ["training", "serving"]}),
+    ]

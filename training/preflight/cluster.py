@@ -16,6 +16,7 @@ from typing import Any, Final
 from config import names
 from config.environment import Environment
 from config.problems import Problem, Unreachable, without_password
+from training import artifacts, layout
 from training.connection import Answered, Connection
 from training.kubernetes import Kubectl
 from training.preflight.findings import Finding
@@ -161,6 +162,7 @@ ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
     + """\
 @ray.remote(num_cpus=1, max_retries=0)
 def look(module, mount, bucket, key):
+    mount = os.environ.get(%(variable)r) or mount
     try:
         found = module is None or importlib.util.find_spec(module) is not None
     except Exception as error:
@@ -181,11 +183,14 @@ def probe(
     Ray puts neither the script's folder nor the working directory on the workers' path, so a missing module would show at the first
     rollout only, after every model is loaded. Raises Unreachable if the job does not end in time; it is deleted either way.
     """
-    mount = connection.environment.storage.file_system.mount_path
     env = connection.environment
-    # The workers' role writes below the prefix of runs only.
-    bucket, key = (None if env.local else names.artifact_bucket(env)), f"{names.RUNS_PREFIX}{specification.run_id}/preflight"
-    script = _PROBE % {"module": module, "mount": mount, "bucket": bucket, "key": key, "timeout": int(PROBE_TIMEOUT_SECONDS)}
+    mount = env.storage.file_system.mount_path
+    bucket = names.artifact_bucket(env) if not env.local or artifacts.there(env) else None
+    script = _PROBE % {
+        "module": module, "mount": mount, "bucket": bucket, "timeout": int(PROBE_TIMEOUT_SECONDS),
+        "key": f"{names.RUNS_PREFIX}{specification.run_id}/preflight",  # the workers' role writes below the prefix of runs only
+        "variable": layout.SHARED_VARIABLE if env.local else "",  # of the local cloud, whose /shared is a folder
+    }  # fmt: skip
     # The end is no attempt's (`-a1`), so nobody takes it for a run's.
     job = f"preflight-{specification.run_id}-x{secrets.token_hex(4)}"
     limit = now() + PROBE_TIMEOUT_SECONDS

@@ -146,7 +146,11 @@ def test_up_beside_a_daemon_that_was_stopped_says_what_to_do(folder: Path, monke
 
 def test_rays_folder_stays_short_wherever_temporary_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'long' * 30}")
-    assert len(str(state.ray_folder(folder / ("deep" * 10)))) <= 40
+    sockets = "0a1b2c3d/t/session_2026-11-29_21-07-33_123456_4194304/sockets/plasma_store"  # process ids have up to 7 digits
+    for length in range(80):
+        path = state.ray_folder(Path("/" + "d" * length)) / sockets
+        assert len(str(path)) <= 107, "man 7 unix"
+    assert state.ray_folder(Path("/srv/demo")) == Path("/srv/demo/ray"), "beside everything else where it fits"
 
 
 def test_the_base_port_is_used_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,12 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_base_and_candidate_answer_differently_and_the_server_ends(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_base_and_candidate_answer_differently_and_the_server_ends(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, export = folders
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a proxy of a company's network: it cannot reach this machine's ports
+    monkeypatch.delenv("no_proxy", raising=False)
     wanted = evaluate.plan(ENV, maze_set="fresh", mazes=4, max_turns=3)
     task = tasks.task(ENV, None, max_turns=3)
     said: list[str] = []
