@@ -1,4 +1,4 @@
-"""`--in-cluster` of `gate` and `promote`: the same command in a Job, where the shared file system is mounted."""
+"""`--in-cluster` of `gate`, `promote` and `verify`: the same command in a Job, with the training image and the shared file system."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 OPTION = click.option("--in-cluster", is_flag=True, help="Run this in a Job of the cluster, where the shared file system is mounted.")
 
 
-def words(command: str, run: str, **options: str | int | bool | None) -> list[str]:
-    """The command line that the Job runs: flags that are set, options that have a value."""
-    found = [command, run]
+def words(command: str, run: str | None = None, **options: str | int | bool | None) -> list[str]:
+    """The command line that the Job runs: flags that are set, options that have a value. Raises Refused for a bad run id."""
+    from config.names import check_run_id
+
+    found = [command, *([check_run_id(run)] if run is not None else [])]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
@@ -32,14 +34,12 @@ def start(session: Session, wanted: Sequence[str], *, gpus: int, dry_run: bool) 
 
     Raises Refused in environment local, Failed where the Job could not run it.
     """
-    from config.names import check_run_id
     from config.problems import Problem, Refused
     from serving import cluster_job
     from training.jobs import submitter
     from training.kubernetes import Kubectl
 
     env = session.environment()
-    check_run_id(wanted[1])
     if env.local:
         rule = "the local cloud runs no containers, and its shared file system is a folder of this machine"
         raise Refused(Problem("--in-cluster", env.name, rule, "leave it out"))

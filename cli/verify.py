@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli import in_cluster
+from cli.in_cluster import show, start, words
 from cli.session import Session, common
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _TASK = click.option(
 Example:
   hyperpod-rl verify
   hyperpod-rl verify --model visgym-qwen3vl:canary --mazes 32
+  hyperpod-rl --env mine verify --in-cluster
 
 \b
 The API key, if one is needed, is read from $OPENAI_API_KEY."""
@@ -42,9 +45,11 @@ The API key, if one is needed, is read from $OPENAI_API_KEY."""
 @_ENDPOINT
 @_MAX_TURNS
 @_TASK
+@in_cluster.OPTION
 @common
 def verify(
-    session: Session, model: str | None, mazes: int | None, concurrency: int, endpoint: str | None, max_turns: int | None, task_name: Any
+    session: Session, model: str | None, mazes: int | None, concurrency: int, endpoint: str | None, max_turns: int | None, task_name: Any,
+    in_cluster: bool,
 ) -> int:  # fmt: skip
     """Prove that the endpoint answers with the release: listed, applied, as good as the gate saw it.
 
@@ -62,6 +67,9 @@ def verify(
     name = model or f"{env.serving.model_id}:current"
     if endpoint is not None:
         Endpoint(endpoint, name)
+    if in_cluster:
+        return _in_cluster(session, env, model=model, mazes=mazes, concurrency=concurrency, endpoint=endpoint, max_turns=max_turns,
+                           task=task_name)  # fmt: skip
     store = open_store(env)
     release = releases.read(store, verifying.chosen(store, name)[1])
     if max_turns is None and release is not None and release.gate is not None:
@@ -73,6 +81,19 @@ def verify(
     word = "is what answers" if report.passed else "is NOT proven"
     session.result(report.document(), *(check.line() for check in report.checks), f"release {report.release} {word}")
     return 0 if report.passed else 1
+
+
+def _in_cluster(session: Session, env: Environment, *, endpoint: str | None, **options: Any) -> int:
+    """The same in a Job: SkyRL's mazes are in the training image, and the endpoint has an address there."""
+    from config.problems import Problem, Refused
+    from serving import endpoint as endpoints
+    from training.kubernetes import Kubectl
+
+    if env.serving.authentication == "api-key":
+        rule = "the Job would need the endpoint's key, and none is put into a Job"
+        raise Refused(Problem("--in-cluster", "", rule, "run it without, where the mazes can be imported and $OPENAI_API_KEY is set"))
+    url = endpoint if endpoint is not None else endpoints.cluster_url(Kubectl(env))
+    return show(session, *start(session, words("verify", endpoint=url, **options), gpus=0, dry_run=False))
 
 
 @click.command(

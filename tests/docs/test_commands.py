@@ -26,6 +26,7 @@ IN_TESTS = {
     "hyperpod-rl image build": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
     "hyperpod-rl image status": "local/cloud/test_builds.py::test_build_pins_what_status_then_finds",
     "hyperpod-rl alias current": "serving/test_release_commands.py::test_gate_promote_alias_rollback_retire",
+    "hyperpod-rl verify --in-cluster": "serving/test_cluster_job.py::test_the_commands_hand_on_what_they_were_asked",
     "hyperpod-rl logs RUN": "training/test_end_to_end.py::test_submit_follow_and_the_rest",
     "hyperpod-rl stop RUN": "training/test_end_to_end.py::test_pressed_twice_at_once_then_stopped_while_somebody_follows",
     "hyperpod-rl supervise RUN": "cli/test_supervise.py::test_the_command_and_its_exit_code",

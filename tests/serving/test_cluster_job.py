@@ -187,15 +187,20 @@ def test_the_commands_hand_on_what_they_were_asked(monkeypatch: pytest.MonkeyPat
     assert command(["promote", RUN, "--step", "160", "--override", "two words", "--alias", "canary", "--share", "0.2", "--in-cluster"]) == 0
     assert capsys.readouterr().out == "done there\n"
     assert command(["gate", RUN, "--in-cluster"]) == 0
+    monkeypatch.setattr("training.kubernetes.Kubectl", FakeKubectl)
+    monkeypatch.setattr("serving.endpoint.cluster_url", lambda kubectl: "http://inside:8000")
+    assert command(["--env", "reference", "verify", "--mazes", "32", "--in-cluster"]) == 0
     ran = [job.objects[1]["spec"]["template"]["spec"]["containers"][0]["command"][5:] for job in seen]
-    assert ran == [["promote", RUN, "--step", "160", "--override", "two words", "--alias", "canary", "--share", "0.2"], ["gate", RUN]]
+    assert ran == [["promote", RUN, "--step", "160", "--override", "two words", "--alias", "canary", "--share", "0.2"], ["gate", RUN],
+                   ["verify", "--endpoint", "http://inside:8000", "--mazes", "32", "--concurrency", "16"]]  # fmt: skip
     capsys.readouterr()
     assert command(["gate", RUN, "--in-cluster", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dry_run"] is True
-    assert len(seen) == 2
+    assert len(seen) == 3
 
 
-@pytest.mark.parametrize("words", [["--env", "local", "gate", RUN, "--in-cluster"], ["gate", "Bad_Run", "--in-cluster"]])
+@pytest.mark.parametrize("words", [["--env", "local", "gate", RUN, "--in-cluster"], ["gate", "Bad_Run", "--in-cluster"],
+                                   ["--env", "local", "verify", "--in-cluster"]])  # fmt: skip
 def test_where_it_cannot_work_it_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(words) == 2
     assert "leave it out" in (said := capsys.readouterr().err) or "1 to 48" in said
