@@ -75,15 +75,21 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
 @serve.command(
     epilog="""\b
 Example:
-  hyperpod-rl serve down"""
+  hyperpod-rl serve down
+  hyperpod-rl serve down --dry-run"""
 )
+@click.option("--dry-run", is_flag=True, help="Say what would go, change nothing.")
 @_TIMEOUT
 @common
-def down(session: Session, minutes: float) -> None:
+def down(session: Session, dry_run: bool, minutes: float) -> None:
     """Delete the RayService and wait until it is gone; releases and aliases stay."""
     from serving import deploy
     from training.kubernetes import Kubectl
 
+    if dry_run:
+        state = deploy.state(Kubectl(session.environment()))
+        session.result({"dry_run": True, **state.document()}, state.sentence(), *(["it would be deleted"] if state.exists else []))
+        return
     state = deploy.down(Kubectl(session.environment()), timeout_seconds=minutes * 60, note=session.note)
     session.result(state.document(), f"RayService {state.namespace}/{state.name} is gone")
 

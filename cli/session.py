@@ -46,13 +46,18 @@ class Session:
         if self.json:
             sys.stdout.write(json_text(document, indent=2) + "\n")
         else:
-            sys.stdout.writelines(line + "\n" for line in lines)
+            sys.stdout.writelines(harmless(line) + "\n" for line in lines)
         sys.stdout.flush()
 
     def line(self, document: Mapping[str, Any]) -> None:
         """One event of a stream, as one line of JSON."""
         sys.stdout.write(json_text(document, separators=(",", ":")) + "\n")
         sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """Text that somebody else may have written (a reason, a log's last words) without anything that a terminal would obey."""
+    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
 def json_text(document: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:

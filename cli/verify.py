@@ -9,7 +9,7 @@ import click
 
 from cli import in_cluster
 from cli.in_cluster import show, start, words
-from cli.session import Session, common
+from cli.session import Session, common, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,18 +177,13 @@ def _drawing() -> Any:
         except ValueError:
             console.print("(a picture of a kind that is not drawn here)")
         console.print(f"turn {turn.number}: {turn.move or 'no action in it'}", style="bold", highlight=False)
-        console.print(_harmless(turn.said), markup=False, highlight=False)
+        console.print(harmless(turn.said), markup=False, highlight=False)
 
     return show
 
 
 def _told(session: Session, turn: Turn) -> None:
-    session.note(f"turn {turn.number}: {turn.move or 'no action in it'}  {_harmless(' '.join(turn.said.split()))}")
-
-
-def _harmless(said: str) -> str:
-    """What a model said without anything that a terminal would obey."""
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in said)
+    session.note(f"turn {turn.number}: {turn.move or 'no action in it'}  {harmless(' '.join(turn.said.split()))}")
 
 
 def _write(session: Session, path: Path | None, pictures: list[bytes]) -> Path | None:

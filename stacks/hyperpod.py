@@ -152,7 +152,9 @@ class HyperPod(EnvironmentStack):
         return role(
             self,
             "ExecutionRole",
-            principal=iam.ServicePrincipal("sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": self.account}}),
+            # As AWS's own template trusts it: no page says that HyperPod sends aws:SourceAccount, and without it no node would come up.
+            # Nobody else profits: whoever makes a cluster with this role must be allowed to pass it.
+            principal=iam.ServicePrincipal("sagemaker.amazonaws.com"),
             description="HyperPod nodes",
             managed=["AmazonSageMakerClusterInstanceRolePolicy"],
             allow=[

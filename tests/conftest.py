@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 from tests.local_cloud import account, daemon, other_account
 
 __all__ = ["account", "daemon", "other_account"]
+
+# Who runs the tests in a shell of the local cloud (`hyperpod-rl local env`) gets the same outcome as everybody else.
+for _name in ("HYPERPOD_RL_ENV", "HYPERPOD_RL_BUCKET", "HYPERPOD_RL_SHARED", "HYPERPOD_RL_SUBMITTER", "OPENAI_API_KEY"):
+    os.environ.pop(_name, None)
 
 # One worker under xdist for each: two Rays or two clouds at once are too much for two cores. What needs both counts as Ray.
 HEAVY = ("ray", "cloud")

@@ -246,5 +246,8 @@ def test_the_command(env: Environment, server: ApiServer, monkeypatch: pytest.Mo
     server.put("RayCluster", "skyrl-visgym", spec={}, status={})
     assert run(["serve", "up", "--dry-run"]) == 2
     assert "run `cluster down` before `serve up`" in capsys.readouterr().err
+    assert run(["serve", "down", "--dry-run"]) == 0
+    assert server.deleted == []
+    assert "it would be deleted" in capsys.readouterr().out
     assert run(["serve", "down"]) == 0
     assert capsys.readouterr().out == "RayService serving/maze-vlm is gone\n"
