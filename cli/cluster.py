@@ -48,6 +48,7 @@ def up(session: Session, force: bool, minutes: float) -> None:
     found = clusters.manifests(env, session.environment_name)
     kubectl = Kubectl(env)
     clusters.check_sharing(kubectl)
+    _refuse_without_image(session, env)
     if not force and (changed := files.changes(kubectl, found)):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")
@@ -106,6 +107,20 @@ def status(session: Session) -> None:
 
     state = clusters.state(Kubectl(session.environment()))
     session.result(state.document(), state.sentence(), *(f"  waits for {reason}" for reason in state.waiting_for))
+
+
+def _refuse_without_image(session: Session, env: Environment) -> None:
+    """Raises Refused where ECR has not the image; where ECR does not say, the pods will."""
+    from config.problems import Refused, Unreachable
+    from training import image
+
+    try:
+        problem = image.missing(env, environment_name=session.environment_name)
+    except Unreachable as error:
+        session.note(f"it is not known whether the image is there: {error}")
+        return
+    if problem is not None:
+        raise Refused(problem)
 
 
 def _refuse_while_running(session: Session, env: Environment, rule: str) -> None:

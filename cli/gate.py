@@ -119,6 +119,9 @@ def read(env: Environment, run: str) -> tuple[Path, Record]:
             " --in-cluster"
         )
     found = record.read(folder)
+    if found is None and not folder.is_dir():
+        there = ", ".join(list(record.kept(env))[-5:]) or "none with a record"
+        raise Refused(Problem("run", run, f"there is no such run below {folder.parent}", f"there are: {there}"))
     if found is None:
         raise Refused(Problem("run", run, f"there is no record of it in {folder}", f"hyperpod-rl report {run} makes it"))
     return folder, found

@@ -11,6 +11,7 @@ from cli.session import Session, common, streaming, table
 if TYPE_CHECKING:
     from config.environment import Environment
     from training.jobs import Attempt
+    from training.record import Record
 
 
 def _checked(context: click.Context, parameter: click.Parameter, run: str | None) -> str | None:
@@ -218,7 +219,7 @@ def stop(session: Session, run: str, address: str | None) -> None:
         {"was_running": was_running, **attempt.document()},
         f"run {run}: attempt {attempt.number} is {word}; {checkpoints.next_attempt(env, run)}"
         if was_running
-        else f"run {run} was not running: attempt {attempt.number} is {word}",
+        else f"run {run} was not running: attempt {attempt.number} ended before ({word})",
     )
 
 
@@ -232,13 +233,28 @@ Example:
 @_ADDRESS
 @common
 def list_runs(session: Session, address: str | None) -> None:
-    """List the runs that the Ray cluster knows."""
-    from training import jobs
+    """List the runs that the Ray cluster knows.
 
-    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
+    Where the shared file system is visible, also those that Ray has forgotten and whose records are there.
+    """
+    from training import jobs, record
+
+    env = session.environment()
+    with jobs.connect(env, address=address, note=session.note) as connection:
         known = jobs.runs(connection)
-    lines = table([_run_row(its[-1]) for its in known.values()], _RUN_HEADERS) if known else ["no runs"]
-    session.result({"runs": [its[-1].document() for its in known.values()]}, *lines)
+    # Ray's table goes with its head; what a run left does not.
+    kept = {run: each for run, each in record.kept(env).items() if run not in known}
+    rows = [_kept_row(each) for each in kept.values()] + [_run_row(its[-1]) for its in known.values()]
+    lines = table(rows, _RUN_HEADERS) if rows else ["no runs"]
+    if kept:
+        lines.append("Ray no longer knows the runs marked kept: `hyperpod-rl report RUN` shows what one left")
+    session.result(
+        {
+            "runs": [its[-1].document() for its in known.values()],
+            "kept": [{"run_id": run, "status": each.status, "attempts": len(each.attempts)} for run, each in kept.items()],
+        },
+        *lines,
+    )  # fmt: skip
 
 
 _RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
@@ -247,6 +263,12 @@ _RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
 def _run_row(attempt: Attempt) -> tuple[str, ...]:
     document = attempt.document()
     return attempt.run_id, attempt.status, str(attempt.number), document["started"] or "-", document["ended"] or "-"
+
+
+def _kept_row(record: Record) -> tuple[str, ...]:
+    last = record.attempts[-1] if record.attempts else None
+    number = str(last.number) if last is not None else "-"
+    return record.run_id, f"{record.status} (kept)", number, (last and last.started) or "-", (last and last.ended) or "-"
 
 
 def _attempt_row(attempt: Attempt) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ not come back in time."""
               help="Time for the cluster to have all GPUs back after a fault.")  # fmt: skip
 @click.option("--deploy", is_flag=True, help="Do it in the cluster, as a Deployment with an identity of its own, and return.")
 @click.option("--dry-run", is_flag=True, help="With --deploy: show with what its manifests in dist/ would be filled, and apply nothing.")
-@click.option("--undeploy", is_flag=True, help="Remove that Deployment; the run goes on.")
+@click.option("--undeploy", is_flag=True, help="Remove that Deployment; the run is left as it is.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Publish the training series for Prometheus there.")
 @click.option("--metrics-address", metavar="IP", default="127.0.0.1", show_default=True, help="Address that the port listens on.")
 @click.option("--address", metavar="URL", help="Ray's Jobs API, instead of the one chosen from the environment.")
@@ -122,7 +122,8 @@ def _in_cluster(session: Session, env: Environment, run: str, *, options: dict[s
         raise Refused(Problem("--undeploy" if remove else "--deploy", env.name, rule, "leave it out, or say --dry-run"))
     if remove:
         supervisor_pod.remove(Kubectl(env), run)
-        session.result({"run_id": run, "deployment": name, "removed": True}, f"Deployment {namespace}/{name} is removed; run {run} goes on")
+        said = f"Deployment {namespace}/{name} is removed; run {run} is left as it is"
+        session.result({"run_id": run, "deployment": name, "removed": True}, said)
         return 0
     folder, objects = supervisor_pod.manifests(env, session.environment_name)
     text = path_of(session.environment_name).read_text(encoding="utf-8")

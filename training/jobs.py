@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -103,6 +104,8 @@ def submit(connection: Connection, specification: Specification, *, after: int =
         last = mine[-1] if mine else None
         if last is not None and (outcome := _settled(last, specification)) is not None:
             return outcome
+        if last is None and (done := _succeeded(env, specification)) is not None:
+            return Outcome("done", done)
         _refuse_taken(known, run_id)
         number = max((last.number if last else 0, after, *_recorded(env, run_id))) + 1
         job = specification.job(number)
@@ -149,6 +152,17 @@ def _settled(last: Attempt, specification: Specification) -> Outcome | None:
             raise Refused([Problem(f"run {last.run_id}", stands, f"what you submit differs in {change}", fix) for change in changes])
         return Outcome("attached", last)
     return Outcome("done", last) if last.status == "SUCCEEDED" and not changes else None
+
+
+def _succeeded(env: Environment, specification: Specification) -> Attempt | None:
+    """The attempt that ended this run well with this very specification, as the run's record tells it: Ray forgets with its head."""
+    folder = record.folder_here(env, specification.run_id)
+    with contextlib.suppress(Failed):
+        known = record.read(folder) if folder is not None else None
+        last = known.attempts[-1] if known is not None and known.attempts else None
+        if last is not None and last.status == "SUCCEEDED" and last.specification == specification.digest:
+            return Attempt(specification.run_id, last.number, last.status, exit_code=last.driver_exit_code)
+    return None
 
 
 def _refuse_taken(known: Mapping[str, Sequence[Attempt]], run_id: str) -> None:
@@ -214,6 +228,11 @@ def newest(connection: Connection, run_id: str) -> Attempt:
     known = runs(connection)
     if its := known.get(names.check_run_id(run_id)):
         return its[-1]
+    folder = record.folder_here(connection.environment, run_id)
+    if folder is not None and (folder / record.FILE).is_file():
+        rule = "the Ray cluster has forgotten it with its head; what it left is on the shared file system"
+        fix = f"`hyperpod-rl report {run_id}` shows it, its logs are in {folder / 'logs'}, and submitted again it goes on where it was"
+        raise Refused(Problem("run", run_id, rule, fix))
     import difflib
 
     close = difflib.get_close_matches(run_id, known, n=1)
@@ -313,6 +332,10 @@ def _first_line(text: str) -> str:
 def _reason(message: str) -> str:
     """Why a job ended: Ray's sentence, and the last line of the log, which Ray puts behind it, where the exception stands."""
     sentence, _, tail = message.partition(", last available logs")
+    if (killed := re.search(r"exit code -(\d+)", sentence)) is not None:
+        # A process that was killed said nothing of it: the log's last line is whatever it was doing.
+        with contextlib.suppress(ValueError):
+            return f"{_first_line(sentence)} (killed by {signal.Signals(int(killed[1])).name})"
     lines = [line for line in tail.splitlines()[1:] if line.strip()]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", lines[-1]) if lines else ""
     last = re.sub(r"^\(\S+ pid=[^)]*\) ?", "", plain).strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from config import names
 from config.environment import Environment
@@ -64,6 +64,11 @@ class RunFolder:
 def run_folder(env: Environment, run_id: str) -> RunFolder:
     """Paths of a run. Raises Refused for a run id that breaks the rule."""
     return RunFolder(names.run_folder(env, names.check_run_id(run_id)))
+
+
+def runs(env: Environment) -> str:
+    """The folder of all runs."""
+    return str(PurePosixPath(names.run_folder(env, "x")).parent)
 
 
 def here(env: Environment, path: str) -> Path | None:

@@ -200,6 +200,17 @@ def folder_here(env: Environment, run_id: str) -> Path | None:
     return layout.here(env, layout.run_folder(env, run_id).root)
 
 
+def kept(env: Environment) -> dict[str, Record]:
+    """The runs that have a record on the shared file system, by id; empty where it is not visible here. A broken record is passed over."""
+    root = layout.here(env, layout.runs(env))
+    found = {}
+    for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
+        with contextlib.suppress(Failed, OSError):
+            if (known := read(folder)) is not None:
+                found[known.run_id] = known
+    return found
+
+
 def read(folder: Path) -> Record | None:
     """The record in a run's folder; None if there is none. Raises Failed if the file is no record."""
     try:

@@ -39,6 +39,9 @@ RESOURCES: Mapping[str, Callable[[Parameters], str]] = {
             "BatchDeleteClusterNodes", "BatchReplaceClusterNodes", "BatchAddClusterNodes",
         )
     },
+    **{f"sagemaker:{name}": lambda given: f"sagemaker:{{}}:domain/{given['DomainId']}" for name in ("DescribeDomain", "DeleteDomain")},
+    "sagemaker:DeleteUserProfile": lambda given: f"sagemaker:{{}}:user-profile/{given['DomainId']}/{given['UserProfileName']}",
+    "sagemaker:DeleteSpace": lambda given: f"sagemaker:{{}}:space/{given['DomainId']}/{given['SpaceName']}",
     "fsx:CreateBackup": _file_systems,
     "fsx:DeleteBackup": lambda given: f"fsx:{{}}:backup/{given['BackupId']}",
     "aps:DescribeWorkspace": lambda given: f"aps:{{}}:workspace/{given['workspaceId']}",

@@ -15,6 +15,7 @@ from rich.console import Console
 from cli import live, main
 from config.environment import Environment
 from config.load import load
+from config.problems import Problem, Unreachable
 from tests.training import run_folder
 from tests.training.console_text import step, training_log
 from tests.training.fakes import FakeRay, connection
@@ -61,6 +62,29 @@ def test_submit_says_what_it_did_and_how_to_follow(ray: FakeRay, capsys: pytest.
     code, _, err = call(["submit", "--run-id", "maze-1", "--set", "trainer.epochs=3"], capsys)
     assert code == 2
     assert "20 there, 3 here" in err
+
+
+def test_what_ray_has_forgotten_is_not_lost(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
+    monkeypatch.setattr("training.preflight.disk.free_bytes", lambda path: 10**15)
+    submitted(ray, capsys, status="SUCCEEDED")
+    assert call(["follow", "maze-1"], capsys)[0] == 0  # writes the record
+    ray.jobs.clear()  # `cluster down`, `cluster up`
+    code, out, _ = call(["list"], capsys)
+    assert code == 0
+    assert "maze-1  SUCCEEDED (kept)  1" in out
+    assert json.loads(call(["list", "--json"], capsys)[1])["kept"] == [{"run_id": "maze-1", "status": "SUCCEEDED", "attempts": 1}]
+    for word in ("status", "logs", "follow", "stop"):
+        code, _, err = call([word, "maze-1"], capsys)
+        assert code == 2
+        assert "hyperpod-rl report maze-1" in err
+    code, out, _ = call(["submit", "--run-id", "maze-1"], capsys)
+    assert code == 0
+    assert "has succeeded (attempt 1) with this specification; nothing was submitted" in out
+    assert ray.jobs == {}
+    assert "submitted as attempt 2" in call(["submit", "--run-id", "maze-1", "--set", "trainer.epochs=30"], capsys)[1]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +259,7 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     monkeypatch.setattr(clusters, "manifests", lambda env, name: Manifests(Path("x"), [], "sha256:0"))
     monkeypatch.setattr(manifests, "changes", lambda kubectl, found: ["spec.rayVersion"])
     monkeypatch.setattr(clusters, "check_sharing", lambda kubectl: None)
+    monkeypatch.setattr("training.image.missing", lambda env, **_: None)
 
     def act(kubectl: object, *_: object, **__: object) -> clusters.State:
         done.append(words[1])
@@ -249,3 +274,31 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     ray.end("maze-1-a1", "SUCCEEDED")
     assert call(words, capsys)[0] == 0
     assert done == [words[1], words[1]]
+
+
+def test_the_cluster_does_not_come_up_without_its_image(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    absent: list[Problem | Exception] = [Problem("image.tag", "2026.11", "ECR has no image of this tag", "run `image build` first")]
+
+    def missing(env: Environment, **_: object) -> Problem:
+        if isinstance(absent[0], Exception):
+            raise absent[0]
+        return absent[0]
+
+    def up(kubectl: object, *_: object, **__: object) -> clusters.State:
+        done.append("up")
+        return clusters.State("skyrl-visgym", "training", exists=True, head_ready=True, workers_ready=3, workers_wanted=3)
+
+    monkeypatch.setattr("training.image.missing", missing)
+    monkeypatch.setattr(clusters, "manifests", lambda env, name: Manifests(Path("x"), [], "sha256:0"))
+    monkeypatch.setattr(clusters, "check_sharing", lambda kubectl: None)
+    monkeypatch.setattr(clusters, "up", up)
+    code, _, err = call(["cluster", "up", "--force"], capsys)
+    assert code == 2
+    assert "image.tag = 2026.11: ECR has no image of this tag; run `image build` first." in err
+    assert done == []
+    absent[0] = Unreachable("ECR does not answer")
+    code, _, err = call(["cluster", "up", "--force"], capsys)
+    assert code == 0
+    assert "it is not known whether the image is there: ECR does not answer" in err
+    assert done == ["up"]

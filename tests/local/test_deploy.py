@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource as os_resource
 import subprocess
@@ -200,8 +199,8 @@ def test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_whi
         group["template"]["spec"]["nodeSelector"] = {"nobody": "has-this"}
     service = {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "front"}}
     front = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front", "namespace": "serving"}, "spec": service}
-    file = project.assembly.parent / "front.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [endpoint, front]}))
+    file = project.assembly.parent / "front.yaml"
+    file.write_text(yaml.safe_dump_all([endpoint, front]))
     applied = project.run("kubectl", "apply", "--server-side", "-f", str(file))
     assert applied.returncode == 0, applied.stdout
     project.shell(command("10-teardown.md", "kubectl annotate raycluster"))

@@ -126,7 +126,7 @@ def test_a_dry_run_of_the_gate_evaluates_and_writes_nothing(opened: Store, share
         (["gate", RUN, "--endpoint", "http://127.0.0.1:1"], "--endpoint and --model go together"),
         (["gate", RUN, "--endpoint", "http://[::1", "--model", "m"], "this is no URL of an endpoint"),
         (["gate", RUN, "--endpoint", "http://127.0.0.1:1", "--model", "m", "--baseline-model", ""], "a model's name is text"),
-        (["gate", "other"], "there is no record of it"),
+        (["gate", "other"], "there is no such run"),
         (["gate", "Bad_Run"], "1 to 48 of a-z"),
         (["promote", RUN, "--share", "0.5"], "only the canary has a share"),
         (["promote", RUN, "--register"], "the local cloud has no Model Registry"),

@@ -227,3 +227,22 @@ def test_only_a_job_that_does_not_exist_is_gone(said: str, kind: type[Exception]
     with pytest.raises(kind) as raised:
         jobs.details(connection(ray), attempt)
     assert raised.type is kind
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Job entrypoint command failed with exit code -9, last available logs (truncated):\n'tokens': 5\n",
+         "Job entrypoint command failed with exit code -9 (killed by SIGKILL)"),
+        ("Job entrypoint command failed with exit code 1, last available logs (truncated):\nValueError: no\n",
+         "Job entrypoint command failed with exit code 1; its log ends with: ValueError: no"),
+        ("Job entrypoint command failed with exit code -200", "Job entrypoint command failed with exit code -200"),
+    ],
+)  # fmt: skip
+def test_why_a_job_ended(message: str, said: str) -> None:
+    ray = FakeRay()
+    link = connection(ray, load("reference"))
+    jobs.submit(link, run.specify(load("reference"), run_id="maze-1"))
+    ray.end("maze-1-a1", "FAILED")
+    ray.jobs["maze-1-a1"].message = message
+    assert jobs.newest(link, "maze-1").message == said

@@ -116,7 +116,7 @@ def _bound(record: Record) -> str:
 
 def _cost(record: Record) -> str:
     usage = record.usage
-    return f"{number(usage.cost_usd, 2)} USD" if usage.cost_usd is not None else escape(usage.cost_note)
+    return f"{number(usage.cost_usd, 2)} USD" if usage.cost_usd else escape(usage.cost_note)
 
 
 def _charts(histories: Sequence[History]) -> str:

@@ -154,7 +154,7 @@ def identity(record: Record) -> str:
         ("Specification", f"<code>{escape(record.specification or UNKNOWN)}</code>"),
         ("Configuration", f"<code>{escape(record.config or UNKNOWN)}</code>"),
         ("GPU hours", number(record.usage.gpu_hours) + ("" if record.usage.complete else " at least: the end of an attempt was not seen")),
-        ("Cost", f"{number(record.usage.cost_usd, 2)} USD" if record.usage.cost_usd is not None else escape(record.usage.cost_note)),
+        ("Cost", f"{number(record.usage.cost_usd, 2)} USD" if record.usage.cost_usd else escape(record.usage.cost_note)),
         ("Record of", moment(record.updated)),
     ]  # fmt: skip
     return facts(pairs)

@@ -70,9 +70,9 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     data["remote_access"] = {"domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABCDEFGHIJ"}}
     data["image"] = {"digest": "sha256:" + "a" * 64}
     (tmp_path / "big.yaml").write_text(yaml.safe_dump(data))
-    account.client("ecr").create_repository(repositoryName="ray/skyrl-visgym-local")
     account.deploy("full", {f"Vpc{n}": resource("AWS::EC2::VPC", CidrBlock=f"10.{n}.0.0/16") for n in range(5)}
-                   | {f"Address{n}": resource("AWS::EC2::EIP", Domain="vpc") for n in range(5)})  # fmt: skip
+                   | {f"Address{n}": resource("AWS::EC2::EIP", Domain="vpc") for n in range(5)}
+                   | {"Images": resource("AWS::ECR::Repository", RepositoryName="ray/skyrl-visgym-local")})  # fmt: skip
     assert run(["--env", str(tmp_path / "big.yaml"), "doctor", "--json"]) == 1
     lines = _lines(capsys.readouterr().out)
     assert "`ml.g7e.12xlarge for cluster usage` is 100, and environment local asks for 150" in lines["quota-instances"][1]
