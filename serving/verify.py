@@ -149,7 +149,7 @@ def stored(store: Store, release: str, record: Release | None) -> Check:
     if wrong:
         return Check(name, False, f"{' and '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} not what was released under this name")
     size = sum(file.size_bytes for file in record.files)
-    return Check(name, True, f"{len(record.files)} files, {size / 1e6:.1f} MB, as {names.RELEASE_RECORD} says")
+    return Check(name, True, f"{len(record.files)} files, {size:,} bytes, as {names.RELEASE_RECORD} says")
 
 
 async def _listed(client: Client, base: str, release: str) -> Check:

@@ -62,7 +62,7 @@ figure h3 span { color: var(--soft); font-weight: 400; font-size: .85rem; }
 th, td { text-align: right; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--rule); vertical-align: top; white-space: nowrap; }
 th:first-child, td:first-child, th.text, td.text { text-align: left; }
 td.text { white-space: normal; min-width: 11rem; }
-tbody th { white-space: normal; overflow-wrap: anywhere; min-width: 3.2rem; max-width: 42vw; }
+tbody th { white-space: normal; overflow-wrap: anywhere; min-width: min(8rem, 26vw); max-width: 42vw; }
 thead th { color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 600; }
 .mazes th, .mazes td { text-align: center; padding: 2px 6px; }
