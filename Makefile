@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := source $(BIN)/activate &&
 
-.PHONY: help setup demo test test-kubernetes test-browser drill lint synth bench lock clean
+.PHONY: help setup demo test test-kubernetes test-browser drill review-set lint synth bench lock clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -38,8 +38,11 @@ drill: $(READY) ## every resource fails once, and a run survives every fault: ab
 test-browser: $(READY) ## the report page in a real headless browser (apt-get install chromium)
 	@$(RUN) python -m pytest tests/browser -m browser
 
-lint: $(READY) ## style, types, forbidden imports
-	@$(RUN) ruff check . && ruff format --check . && mypy && python -m tools.arrows
+lint: $(READY) ## style, types, forbidden imports, workflows
+	@$(RUN) ruff check . && ruff format --check . && mypy && python -m tools.arrows && python -m tools.workflow_lint
+
+review-set: $(READY) ## the pull requests of the review's tests through the real cdk diff, on a local cloud
+	@$(RUN) python -m tests.operations.review.cdk_diff
 
 synth: $(READY) ## templates and manifests of every environment, without an account
 	@$(RUN) for name in reference production local; do CDK_VALIDATION=true cdk synth --quiet -c env=$$name -o cdk.out/$$name || exit; done

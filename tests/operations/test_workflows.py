@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,11 @@ import yaml
 
 from cli.main import cli
 from config.load import ROOT
+from tools import workflow_lint
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.yml"))}
-BESIDE = Path(sys.executable).with_name("actionlint")
-ACTIONLINT = str(BESIDE) if BESIDE.exists() else shutil.which("actionlint")
+ACTIONLINT = workflow_lint.found()
 SHELL = {"source", "printf", "cat", "test", "exit", "code=0", "code=$?"}
 
 
@@ -87,7 +85,7 @@ def test_a_deploy_waits_for_approval_after_its_plan() -> None:
     assert roles == {"plan": "plan", "deploy": "deploy"}
 
 
-@pytest.mark.skipif(ACTIONLINT is None, reason="actionlint is neither beside Python nor on PATH: make setup brings it")
+@pytest.mark.skipif(ACTIONLINT is None, reason="actionlint is not there: `make lint` builds it where there is Go")
 def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
     """Nor of the actions that they use: one whose runtime is gone from the runners fails before it does anything."""
 

@@ -11,7 +11,7 @@ def test_the_page_is_the_models() -> None:
 
 def test_every_key_has_its_row_with_what_it_takes() -> None:
     page = environment_page.page()
-    assert "| `removal` | `destroy`, `backup`, `retain` | `\"retain\"` |" in page
+    assert '| `removal` | `destroy`, `backup`, `retain` | `"retain"` |' in page
     assert "| `capacity_gib` | integer, at least 1200 | `1200` |" in page
     assert "## access.training_users[]" in page
     assert "| `role_arn` |" in page
