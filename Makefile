@@ -29,7 +29,7 @@ demo: $(READY) ## the main job on this machine: deploy, train, kill, resume, des
 test: $(READY) ## all tests that need neither an account nor a cluster
 	@$(RUN) python -m pytest -n 2 --dist loadgroup -m "not browser and not kubernetes"
 
-test-kubernetes: $(READY) ## the manifests on a real kube-apiserver with KubeRay (Go builds them once, about 7 minutes)
+test-kubernetes: $(READY) ## the manifests on a real kube-apiserver with KubeRay (Go builds them once, about 6 minutes of processor time)
 	@$(RUN) python -m pytest tests/kubernetes -m kubernetes
 
 drill: $(READY) ## every resource fails once, and a run survives every fault: about half an hour

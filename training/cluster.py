@@ -100,9 +100,9 @@ def up(
     Raises Rejected if the API server says no, Failed if the model cannot be fetched, Unreachable naming what is missing if the
     time is over.
     """
+    files.apply(kubectl, found.folder)  # first, so that what the API server refuses has started no download
     if model is not None:
         base_model.start(kubectl, model, sleep=clock.sleep)
-    files.apply(kubectl, found.folder)
     applied = clock.now()
 
     def done(state: State) -> bool:

@@ -16,7 +16,10 @@ from config.load import load
 from config.problems import Failed, Refused, Unreachable
 from tests.training.fakes import FakeKubectl
 from training import base_model, cluster, kubeconfig
+from training import manifests as files
 from training.kubernetes import Kubectl, Rejected
+from training.manifests import Manifests
+from training.waiting import UNSEEN_SECONDS, Clock
 
 NOT_FOUND = (1, 'Error from server (NotFound): rayclusters.ray.io "skyrl-visgym" not found')
 
@@ -81,14 +84,14 @@ def model_job(*, active: int = 0, failed: int = 0, condition: str = "", message:
 class Time:
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.clock = cluster.Clock(now=lambda: self.seconds, sleep=self.sleep)
+        self.clock = Clock(now=lambda: self.seconds, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
 
-def found(tmp_path: Path) -> cluster.Manifests:
-    return cluster.Manifests(folder=tmp_path, files=[], digest="sha256:0")
+def found(tmp_path: Path) -> Manifests:
+    return Manifests(folder=tmp_path, files=[], digest="sha256:0")
 
 
 def test_up_waits_until_head_and_workers_are_ready(env: Environment, tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_an_edit_that_kuberay_never_acknowledges_is_not_waited_for_without_end(e
     execute = FakeKubectl(answers([ray_cluster(generation=2, seen=1)]))
     state = cluster.up(Kubectl(env, execute), found(tmp_path), timeout_seconds=2700, clock=time.clock)
     assert state.ready
-    assert cluster.UNSEEN_SECONDS <= time.clock.now() < 2 * cluster.UNSEEN_SECONDS
+    assert UNSEEN_SECONDS <= time.clock.now() < 2 * UNSEEN_SECONDS
 
 
 def test_up_gives_up_and_says_what_is_missing(env: Environment, tmp_path: Path) -> None:
@@ -296,7 +299,7 @@ def test_what_applying_would_change(env: Environment, tmp_path: Path) -> None:
     live["spec"]["headGroupSpec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"  # what the API server adds is no change
 
     def changes(obj: dict[str, Any] | None) -> list[str]:
-        return list(cluster.changes(Kubectl(env, FakeKubectl(answers([obj]))), manifests))
+        return list(files.changes(Kubectl(env, FakeKubectl(answers([obj]))), manifests))
 
     assert changes(live) == []
     assert changes(None) == []
@@ -319,7 +322,7 @@ def test_what_kubectl_says_is_told_in_one_sentence(env: Environment) -> None:
 
 def with_model(
     jobs: Sequence[dict[str, Any] | None], tmp_path: Path, env: Environment
-) -> tuple[FakeKubectl, cluster.Manifests, base_model.Manifests]:
+) -> tuple[FakeKubectl, Manifests, base_model.Manifests]:
     """A ready RayCluster, and a download that goes through these states."""
     left, rest = list(jobs), answers([ray_cluster()])
 
@@ -338,7 +341,7 @@ def test_up_waits_for_the_base_model_too(env: Environment, tmp_path: Path) -> No
     notes: list[str] = []
     assert cluster.up(Kubectl(env, execute), manifests, model=model, timeout_seconds=60, note=notes.append, clock=Time().clock).ready
     assert any("Job fetch-1 is running, 2 tries failed" in note for note in notes)
-    assert [words[-1] for words in execute.asked if words[0] == "apply"] == [str(tmp_path / "model"), str(tmp_path)]
+    assert [words[-1] for words in execute.asked if words[0] == "apply"] == [str(tmp_path), str(tmp_path / "model")]
 
 
 def test_a_download_that_failed_ends_the_wait(env: Environment, tmp_path: Path) -> None:
