@@ -17,7 +17,7 @@ from tests.docs.pages import PAGES, described, shown
 DEPLOYED = "local/test_deploy.py::test_everything_is_deployed_shows_no_difference_and_is_destroyed_but_not_while_a_job_runs"
 # Command -> the test that runs it: a function whose text names the command's words.
 IN_TESTS = {
-    "hyperpod-rl doctor": "operations/doctor/test_command.py::test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing",
+    "hyperpod-rl doctor": "operations/doctor/test_command.py::test_against_the_local_cloud_it_says_what_is_missing",
     "hyperpod-rl status": DEPLOYED,
     "hyperpod-rl leaks": "operations/leaks/test_command.py::test_what_is_left_is_shown_first_and_goes_with_delete_alone",
     "hyperpod-rl leaks --before-destroy": DEPLOYED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource as os_resource
 import subprocess
 import sys
 from pathlib import Path
@@ -36,11 +35,8 @@ def cloud(daemon: lifecycle.Status, monkeypatch: pytest.MonkeyPatch) -> lifecycl
 
 
 @pytest.mark.cloud
-def test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing(cloud: lifecycle.Status) -> None:
-    before = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
+def test_against_the_local_cloud_it_says_what_is_missing(cloud: lifecycle.Status) -> None:
     done = subprocess.run([str(HYPERPOD_RL), "doctor", "--json"], env=os.environ, capture_output=True, text=True, timeout=60)
-    after = os_resource.getrusage(os_resource.RUSAGE_CHILDREN)
-    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     lines = _lines(done.stdout)
     assert done.returncode == 1, done.stderr
     assert lines.pop("bootstrap") == (
@@ -51,8 +47,6 @@ def test_against_the_local_cloud_it_takes_three_seconds_and_says_what_is_missing
     assert {name for name, (level, _) in lines.items() if level == "failed"} == set()
     assert {name for name, (level, _) in lines.items() if level == "warning"} == {"image", "service-linked-roles"}
     assert not [text for _, text in lines.values() if "not looked at" in text]
-    # Processor time, which others on the machine do not change much: 1 s here, and about as much on the clock.
-    assert took < 3, f"{took:.1f} s"
 
 
 @pytest.mark.cloud
