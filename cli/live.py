@@ -98,8 +98,14 @@ def _left(steps: deque[StepSeen], total: int | None) -> str:
     if not steps or total is None:
         return ""
     seconds = remaining_seconds(steps[-1].step, total, [step.step_seconds for step in steps if step.step_seconds is not None])
-    eta = f", about {seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min left" if seconds is not None else ""
-    return f"step {steps[-1].step} of {total}{eta}"
+    return f"step {steps[-1].step} of {total}{f', {_lasting(seconds)} left' if seconds is not None else ''}"
+
+
+def _lasting(seconds: float) -> str:
+    if seconds < 60:
+        return "less than a minute"
+    hours = f"{seconds // 3600:.0f} h " if seconds >= 3600 else ""
+    return f"about {hours}{seconds % 3600 // 60:.0f} min"
 
 
 _COLUMNS: Mapping[str, Callable[[StepSeen], str]] = {

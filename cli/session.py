@@ -28,7 +28,11 @@ class Session:
         """Load the chosen environment. Raises Refused with every problem."""
         from config.load import load
 
-        return load(self.environment_name)
+        env = load(self.environment_name)
+        if "." not in self.environment_name and "/" not in self.environment_name and env.name != self.environment_name:
+            # A copy whose `name:` was not changed: everything below would be the other one's.
+            self.note(f"environments/{self.environment_name}.yaml is environment {env.name}: that is what its `name:` says")
+        return env
 
     @property
     def terminal(self) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import COMMANDS, cli
-from config.load import ROOT
+from cli.session import Session
+from config.load import ROOT, load
 
 HEAVY = ("pydantic", "boto3", "botocore", "ray", "yaml", "rich", "requests", "config.environment", "aws_cdk", "cdk8s", "jsii")
 
@@ -61,3 +62,15 @@ def test_start_imports_nothing_heavy(words: list[str]) -> None:
     program = f"import sys\nfrom cli.main import run\nrun({words!r})\nprint('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "HEAVY []", done.stdout + done.stderr
+
+
+def test_a_copied_environment_whose_name_was_not_changed_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = load("reference")
+    monkeypatch.setattr("config.load.load", lambda name: reference)
+    assert Session("mine").environment().name == "reference"
+    assert "environments/mine.yaml is environment reference" in capsys.readouterr().err
+    for quiet in (Session("reference"), Session("/tmp/mine.yaml"), Session("mine", json=True)):
+        quiet.environment()
+    assert capsys.readouterr().err == ""
