@@ -11,6 +11,8 @@ from cli.session import Session, common
 if TYPE_CHECKING:
     from operations.leaks.leak import Found, Leak
 
+ASSET = "CDK asset"
+
 
 @click.command(
     epilog="""\b
@@ -104,13 +106,23 @@ def _document(found: Found) -> dict[str, Any]:
         "leaks": [leak.document() for leak in found.leaks if not leak.kept],
         "kept": [leak.document() for leak in found.leaks if leak.kept],
         "not_looked_at": list(found.unseen),
+        "standing": [which.value for which in found.standing],
     }
 
 
 def _tell(session: Session, found: Found, chosen: list[Leak]) -> None:
     lost, kept = [leak for leak in found.leaks if not leak.kept], [leak for leak in found.leaks if leak.kept]
-    lines = [line for leak in (*lost, *kept) for line in (leak.sentence, *(f"  $ {command}" for command in leak.commands))]
+    # CDK's own files are dozens, free, and the account's: one line of them, until somebody wants them gone.
+    files = [leak for leak in kept if leak.kind == ASSET] if not any(leak.kind == ASSET for leak in chosen) else []
+    listed = [leak for leak in (*lost, *kept) if leak not in files]
+    lines = [line for leak in listed for line in (leak.sentence, *(f"  $ {command}" for command in leak.commands))]
+    lines += [f"{len(files)} CDK assets in the account's toolkit bucket, kept for a next deploy; `cdk gc` cleans them"] if files else []
     lines += [f"not looked at: {text}" for text in found.unseen]
-    summary = f"{len(lost)} left" + (f", and {len(kept)} kept on purpose" if kept else "")
+    on_purpose = len(kept) - len(files)
+    summary = f"{len(lost)} left" + (f", and {on_purpose} kept on purpose" if on_purpose else "")
     would = [f"would remove {len(chosen)} of them"] if chosen else []
-    session.result(_document(found), *lines, summary if found.leaks else "nothing is left", *would)
+    names = ", ".join(which.value for which in found.standing)
+    count = len(found.standing)
+    stand = [f"{count} stack{'s' * (count != 1)} still stand{'s' * (count == 1)} ({names}): deployed, no leaks"] if count else []
+    none = "nothing is left beside them" if stand else "nothing is left"
+    session.result(_document(found), *lines, *stand, summary if listed else none, *would)

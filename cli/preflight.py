@@ -40,7 +40,7 @@ def preflight(session: Session, run_id: str | None, settings: tuple[str, ...], p
     /shared and to the artifact bucket.
     """
     from config.problems import Refused
-    from training import run
+    from training import reproduce, run
     from training.preflight import checks
     from training.preflight import plan as planning
     from training.preflight.findings import Finding, Report, Subject
@@ -51,31 +51,32 @@ def preflight(session: Session, run_id: str | None, settings: tuple[str, ...], p
     report = Report([Finding("configuration", "error", problem) for problem in unread])
     specification = None
     try:
-        specification = run.specify(env, run_id=name, settings=settings)
+        specification = run.specify(env, run_id=name, settings=settings, origin=reproduce.begun_with(env, name))
     except Refused as error:
         said = {finding.problem for finding in report.findings}
         names = {problem for problem in error.problems if problem not in said}
     else:
         names = set()
-    subject = Subject(env, values, name)
+    subject = Subject(env, values, name, specification.origin if specification is not None else None)
     report = report.and_also(checks.laptop(subject, variables=frozenset(specification.variables) if specification else None))
     missing = names - {finding.problem for finding in report.findings}
     report = report.and_also(Report([Finding("configuration", "error", problem) for problem in sorted(missing)]))
-    choices = (
-        planning.plan(subject)
-        if plan and env.training.framework == "skyrl" and not any(f.name.startswith(("word:", "range:")) for f in report.findings)
-        else []
-    )
+    choices, no_plan = [], None
+    if plan:
+        no_plan = planning.impossible(subject, readable=not any(f.name.startswith(("word:", "range:")) for f in report.findings))
+        choices = planning.plan(subject) if no_plan is None else []
     if specification is not None and not offline:
         report = report.and_also(_cluster(session, env, subject, specification, address=address, probe=not report.errors))
     session.result(
         {
             "run_id": name, "environment": env.name, **report.document(), "plan": [choice.document() for choice in choices],
+            "no_plan": no_plan,
             "exit_code": REFUSED if report.errors else 0,
         },
         *(f"checked    {what}" for what in report.checked),
         *(f"{place}: {formula}" for place, formula in report.arithmetic.items()),
         *(f"plan       {choice.sentence}" for choice in choices),
+        *([f"plan       none: {no_plan}"] if no_plan is not None else []),
         *(finding.sentence for finding in report.findings),
         "refused" if report.errors else "nothing refuses this run",
     )  # fmt: skip

@@ -100,7 +100,8 @@ def _verdict(session: Session, env: Environment, ended: Any) -> int:
         + (f": {attempt.message}" if not ended.succeeded and attempt.message else "")
     )
     if not ended.succeeded:
-        session.note(f"submit it again: {checkpoints.next_attempt(env, attempt.run_id)}; its log: hyperpod-rl logs {attempt.run_id}")
+        after = checkpoints.next_attempt(env, attempt.run_id, origin=(attempt.metadata or {}).get("from_run"))
+        session.note(f"submit it again: {after}; its log: hyperpod-rl logs {attempt.run_id}")
     return 0 if ended.succeeded else 1
 
 
@@ -118,19 +119,22 @@ def status(session: Session, run: str | None, address: str | None) -> int:
 
     Without a run: stacks, node groups and their events, add-ons, RayCluster and RayService with their warnings, the file system's use,
     runs, and what the nodes have cost since they joined; the exit code is 3 if one of these does not answer. For a run it is 1 if its
-    newest attempt failed or was stopped.
+    newest attempt failed, was stopped or is lost. Of a run that Ray has forgotten, what its record tells.
     """
     if run is None:
         from cli.overview import show
 
         return show(session, address)
+    from cli import kept
     from training import console, frameworks, jobs
     from training import follow as following
 
     env = session.environment()
     with jobs.connect(env, address=address, note=session.note) as connection:
-        last = jobs.newest(connection, run)
         attempts = jobs.attempts(connection, run)
+        if not attempts and (code := kept.status(session, env, run)) is not None:
+            return code
+        last = attempts[-1] if attempts else jobs.newest(connection, run)
         parser = frameworks.parser(env)
         events = (*parser.feed(jobs.log(connection, last).encode("utf-8", "replace")), *parser.finish())
         steps = [event for event in events if isinstance(event, console.Step)]
@@ -163,17 +167,24 @@ Example:
 @_ADDRESS
 @common
 def logs(session: Session, run: str, number: int | None, going_on: bool, address: str | None) -> None:
-    """Print the log of a run's newest attempt."""
+    """Print the log of a run's newest attempt.
+
+    Of an attempt that Ray has forgotten, the copy that it left on the shared file system, where that is visible.
+    """
+    from cli import kept
     from config.problems import Problem, Refused
     from training import follow as following
     from training import jobs
 
     if going_on and session.json:
         raise click.UsageError("--json gives one document, so it does not go with --follow")
-    with jobs.connect(session.environment(), address=address, note=session.note) as connection:
-        attempt = jobs.newest(connection, run)
+    env = session.environment()
+    with jobs.connect(env, address=address, note=session.note) as connection:
+        its = {a.number: a for a in jobs.attempts(connection, run)}
+        if (number not in its if number is not None else not its) and not going_on and kept.log(session, env, run, number):
+            return
+        attempt = its[max(its)] if its else jobs.newest(connection, run)
         if number is not None and number != attempt.number:
-            its = {a.number: a for a in jobs.attempts(connection, run)}
             if number not in its:
                 raise Refused(
                     Problem(
@@ -206,8 +217,8 @@ Example:
 def stop(session: Session, run: str, address: str | None) -> None:
     """Stop a run's running attempt and wait until it has ended.
 
-    What was trained since the last checkpoint is lost; submitting the run again goes on from there, or begins at step 0 if there
-    is none yet. The end says which.
+    What was trained since the last checkpoint is lost; submitting the run again goes on from there. If there is none yet, it
+    begins as it began: at step 0, or with the checkpoint of --from-run. The end says which.
     """
     from training import checkpoints, jobs
 
@@ -215,9 +226,10 @@ def stop(session: Session, run: str, address: str | None) -> None:
     with jobs.connect(env, address=address, note=session.note) as connection:
         attempt, was_running = jobs.stop(connection, run)
     word = attempt.status.lower()
+    after = checkpoints.next_attempt(env, run, origin=(attempt.metadata or {}).get("from_run"))
     session.result(
         {"was_running": was_running, **attempt.document()},
-        f"run {run}: attempt {attempt.number} is {word}; {checkpoints.next_attempt(env, run)}"
+        f"run {run}: attempt {attempt.number} is {word}; {after}"
         if was_running
         else f"run {run} was not running: attempt {attempt.number} ended before ({word})",
     )

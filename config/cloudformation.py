@@ -26,7 +26,7 @@ _DOCUMENTED: Mapping[str, tuple[str, ...]] = {
     "AWS::FSx::FileSystem": (
         "FileSystemTypeVersion", "LustreConfiguration/CopyTagsToBackups", "LustreConfiguration/DeploymentType",
         "LustreConfiguration/DriveCacheType", "LustreConfiguration/ExportPath", "LustreConfiguration/ImportPath",
-        "LustreConfiguration/ImportedFileChunkSize", "LustreConfiguration/PerUnitStorageThroughput",
+        "LustreConfiguration/ImportedFileChunkSize", "LustreConfiguration/PerUnitStorageThroughput", "StorageType",
     ),
     "AWS::S3::Bucket": ("ObjectLockEnabled",),
     "AWS::SageMaker::Domain": ("AppNetworkAccessType", "SubnetIds", "Tags"),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 from pathlib import PurePosixPath
 
-from config import base_models, capacity, names
+from config import base_models, capacity, engine_memory, names
 from config.base_models import BaseModel
 from config.compute import InstanceGroup
 from config.environment import Environment
@@ -19,8 +20,7 @@ from config.pod_rules import is_efa_variable, is_secret
 from config.problems import Problem
 from config.serve_rules import LORA_RANKS, server_rank
 
-# SkyRL's default (skyrl 0.3.0); a policy that sleeps leaves the engine at most this much, since CUDA and PyTorch keep some.
-DEFAULT_MEMORY_SHARE, LARGEST_MEMORY_SHARE = 0.8, 0.95
+DEFAULT_MEMORY_SHARE = 0.8  # SkyRL's (skyrl 0.3.0)
 _SHARE = "generator.inference_engine.gpu_memory_utilization"
 _RESERVED_NAMESPACES = {
     "default", names.KUBERAY_NAMESPACE, names.ENDPOINT_OPERATOR_NAMESPACE, names.OBSERVABILITY_NAMESPACE,
@@ -88,32 +88,43 @@ def engine_fits_gpu(env: Environment) -> Iterator[Problem]:
     if model is None or not _known(env):
         return
     share = _number(env, _SHARE, DEFAULT_MEMORY_SHARE)
-    parallel = max(1, int(_number(env, "generator.inference_engine.tensor_parallel_size", 1)))
+    sizes = (_number(env, f"generator.inference_engine.{axis}_parallel_size", 1) for axis in ("tensor", "pipeline"))
+    shards = max(1, int(prod(sizes)))
     tokens = int(_number(env, "generator.inference_engine.engine_init_kwargs.max_model_len", 0))
-    yield from _engine(model, env.workers, f"training.overrides {_SHARE}", share=share, parallel=parallel, tokens=tokens)
-    group, share = capacity.serving_group(env), capacity.SERVING_MEMORY_SHARE
-    yield from _engine(model, group, "serving.max_model_len", share=share, parallel=1, tokens=env.serving.max_model_len)
+    yield from _rollout_engine(env, model, share=share, shards=shards, tokens=tokens)
+    yield from _server_engine(model, capacity.serving_group(env), tokens=env.serving.max_model_len)
 
 
-def _engine(model: BaseModel, group: InstanceGroup, field: str, *, share: float, parallel: int, tokens: int) -> Iterator[Problem]:
-    of, gpu_memory = group.instance_type, group.instance.gpu_memory_gb
-    if not gpu_memory or not 0 < share <= 1:
+def _rollout_engine(env: Environment, model: BaseModel, *, share: float, shards: int, tokens: int) -> Iterator[Problem]:
+    instance, have = env.workers.instance, share * env.workers.instance.gpu_memory_gb
+    need = (model.engine_weights_gib + model.cache_gib(tokens)) / shards
+    if not instance.gpu_memory_gb or not 0 < share <= 1 or need <= have:
         return
-    need = (model.engine_weights_gib + model.cache_gib(tokens)) / parallel
-    if need <= share * gpu_memory:
-        return
-    value = str(tokens) if field.startswith("serving") else f"{share:g}"
-    wider = need / gpu_memory
-    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if row.gpu_memory_gb and need <= share * row.gpu_memory_gb})
+    # What is promised must pass preflight too, which counts what vLLM needs beside these and the memory that drivers report.
+    whole, gpu = engine_memory.need_gib(model, tokens=tokens, shards=shards), instance.gpu_memory_gib
+    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if row.gpus and whole <= share * row.gpu_memory_gib})
     fix = f"use a type of {', '.join(fits)}" if fits else "shard the engine with tensor_parallel_size"
-    if not field.startswith("serving") and wider <= LARGEST_MEMORY_SHARE:
+    together = env.training.overrides.get("trainer.placement.colocate_all") is not False
+    if (wider := engine_memory.smallest_share(whole, gpu)) <= engine_memory.largest_share(gpu, colocated=together):
         fix += f", or set at least {wider:.2f} if the policy leaves room for it"
-    yield Problem(
-        field,
-        value,
-        f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {of} is {share * gpu_memory:.1f}",
-        fix,
+    elif fits:
+        fix += ", or shard the engine with tensor_parallel_size"
+    rule = (
+        f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {instance.name} is {have:.1f}"
+        f" (and vLLM needs {engine_memory.OVERHEAD_GIB:g} GiB beside it)"
     )
+    yield Problem(f"training.overrides {_SHARE}", f"{share:g}", rule, fix)
+
+
+def _server_engine(model: BaseModel, group: InstanceGroup, *, tokens: int) -> Iterator[Problem]:
+    of, gpu, share = group.instance_type, group.instance.gpu_memory_gb, capacity.SERVING_MEMORY_SHARE
+    need = model.engine_weights_gib + model.cache_gib(tokens)
+    if not gpu or need <= share * gpu:
+        return
+    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if need <= share * row.gpu_memory_gb})
+    fix = f"use a type of {', '.join(fits)}" if fits else "shard the engine with tensor_parallel_size"
+    rule = f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {of} is {share * gpu:.1f}"
+    yield Problem("serving.max_model_len", str(tokens), rule, fix)
 
 
 def adapters_fit_gpu(env: Environment) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -118,7 +118,44 @@ def _stacks(env: Environment, aws: Aws) -> Part:
         return Part([f"environment {env.name} is not deployed in {env.region}; cdk deploy --all -c env={env.name}"], {})
     ordered = {which.value: there[which.value] for which in Stack if which.value in there}
     odd = [f"{name} {status}" for name, status in ordered.items() if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE")]
-    return Part([f"stacks        {len(ordered)}: " + (", ".join(odd) if odd else "all complete")], ordered)
+    missing = [which.value for which in expected(env) if which.value not in ordered]
+    lines = [f"stacks        {len(ordered)}: " + (", ".join(odd) if odd else "all complete")]
+    lines += [f"  not there: {', '.join(missing)}; cdk deploy --all -c env={env.name}"] if missing else []
+    failed = [which for which in Stack if ordered.get(which.value, "").endswith(("FAILED", "ROLLBACK_COMPLETE"))]
+    lines += [f"  {which.value}: {why}" for which in failed if (why := _reason(aws, names.stack(env, which)))]
+    return Part(lines, ordered)
+
+
+def expected(env: Environment) -> list[Stack]:
+    """The stacks that this environment has once it is deployed (stacks/wiring.py)."""
+    watched = (Stack.TELEMETRY, Stack.OBSERVABILITY)
+    return [
+        which for which in Stack
+        if (which not in watched or env.observability.enabled) and (which is not Stack.STUDIO or env.studio.enabled)
+    ]  # fmt: skip
+
+
+def _reason(aws: Aws, stack: str) -> str:
+    """What failed first in the stack's last operation; what fails after it is mostly cancelled because of it."""
+    events, unsaid = _perhaps(lambda: _last_operation(aws.pages("cloudformation", "describe_stack_events", "StackEvents", StackName=stack)))
+    if unsaid:
+        return f"why is not known: {unsaid}"
+    said = [
+        f"{event['LogicalResourceId']} {event['ResourceStatus']}: {' '.join(event['ResourceStatusReason'].split())}"
+        for event in reversed(events) if str(event["ResourceStatus"]).endswith("FAILED") and event.get("ResourceStatusReason")
+    ]  # fmt: skip
+    return said[0] if said else ""
+
+
+def _last_operation(newest_first: Iterable[Json]) -> list[Json]:
+    """Events back to the one that began the operation: the stack's own, before whatever it rolled back to."""
+    found: list[Json] = []
+    for event in newest_first:
+        found.append(event)
+        own = event.get("PhysicalResourceId") == event.get("StackId")
+        if own and event["ResourceStatus"] in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "REVIEW_IN_PROGRESS"):
+            break
+    return found
 
 
 def _groups(env: Environment, aws: Aws, seen: _Kubernetes, now: Callable[[], float]) -> Part:

@@ -144,23 +144,30 @@ class Data(EnvironmentStack):
     def _file_system(self, key: kms.Key | None, bucket: s3.Bucket) -> fsx.CfnFileSystem:
         wanted = self.settings.storage.file_system
         # What cannot change in place; the guard refuses to let it change, since FSx has no name that CloudFormation would keep.
-        kept: dict[str, Any] = {
+        moving: dict[str, Any] = {
             "subnet_ids": [self.read(Shared.HYPERPOD_SUBNET)],
             "security_group_ids": [self.read(Shared.FILE_SYSTEM_GROUP)],
             "kms_key_id": key.key_arn if key else None,
             "backup_id": wanted.restore_from_backup,
+        }
+        # The service changes the throughput in place, CloudFormation's guide says that the stack replaces it (inferred: it may).
+        fixed = {
+            "file_system_type_version": self.settings.version_set.platform.lustre,
+            "storage_type": "SSD",
+            "deployment_type": "PERSISTENT_2",
+            "per_unit_storage_throughput": str(wanted.throughput_mbps_per_tib),
         }
         file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",
             file_system_type="LUSTRE",
             # PERSISTENT_2 refuses Lustre 2.10, the API's default.
-            file_system_type_version=self.settings.version_set.platform.lustre,
-            storage_type="SSD",
+            file_system_type_version=fixed["file_system_type_version"],
+            storage_type=fixed["storage_type"],
             storage_capacity=wanted.capacity_gib,
-            **kept,
+            **moving,
             lustre_configuration={
-                "deploymentType": "PERSISTENT_2",
+                "deploymentType": fixed["deployment_type"],
                 "perUnitStorageThroughput": wanted.throughput_mbps_per_tib,
                 "dataCompressionType": wanted.compression,
                 "automaticBackupRetentionDays": wanted.backup_retention_days,
@@ -169,7 +176,7 @@ class Data(EnvironmentStack):
             },
             tags=[{"key": "Name", "value": names.file_system(self.settings)}],
         )
-        file_system.node.add_dependency(self._guard(kept))
+        file_system.node.add_dependency(self._guard({**moving, **fixed}))
         # `backup` keeps a backup and lets the file system go.
         file_system.apply_removal_policy(self._keep if self.settings.storage.removal == "retain" else RemovalPolicy.DESTROY)
         if wanted.export_to_s3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -74,6 +75,8 @@ def origin(env: Environment, text: str) -> Origin:
     if at and not _COUNT.fullmatch(number):
         raise Refused(Problem("--from-run", text, "behind the @ stands the step of a checkpoint", f"for example {run_id}@20"))
     folder = layout.here(env, layout.run_folder(env, run_id).checkpoints)
+    if folder is not None and not folder.parent.is_dir():
+        raise Refused(Problem("--from-run", text, "there is no such run", _runs_like(folder.parents[1], run_id)))
     there = [step for step, _ in step_folders(folder)] if folder is not None else None
     step = int(number) if at else marked(folder) if folder is not None else None
     if there is not None and (step is None or step not in there):
@@ -85,12 +88,23 @@ def origin(env: Environment, text: str) -> Origin:
     return Origin(run_id, step)
 
 
-def next_attempt(env: Environment, run_id: str) -> str:
-    """What the run's next attempt would begin with, as far as it can be seen from here: a clause for people."""
+def _runs_like(root: Path, run_id: str) -> str:
+    """What was perhaps meant, among the runs of this folder."""
+    known = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    close = difflib.get_close_matches(run_id, known, n=1)
+    return f"did you mean {close[0]}" if close else f"there are {', '.join(known[-5:])}" if known else "there is none yet"
+
+
+def next_attempt(env: Environment, run_id: str, *, origin: str | None = None) -> str:
+    """What the run's next attempt would begin with, as far as it can be seen from here: a clause for people.
+
+    `origin` is the checkpoint of another run (`RUN@STEP`) that this one began with: without one of its own it begins there again.
+    """
+    begin = f"checkpoint {origin}" if origin else "step 0"
     folder = layout.here(env, layout.run_folder(env, run_id).checkpoints)
     if folder is None:
-        return "the next attempt goes on from its last checkpoint if it wrote one, else from step 0"
+        return f"the next attempt goes on from its last checkpoint if it wrote one, else from {begin}"
     step = marked(folder)
     if step is None:
-        return "it wrote no checkpoint, so the next attempt begins at step 0"
+        return f"it wrote no checkpoint, so the next attempt begins {'with' if origin else 'at'} {begin}"
     return f"the next attempt goes on from its checkpoint of step {step}"

@@ -22,7 +22,7 @@ from training import record
 from training.connection import Answered, Connection, Lost, connect
 from training.run import Specification
 
-__all__ = ["Attempt", "Gone", "Outcome", "attempts", "connect", "details", "log", "newest", "runs", "stop", "submit"]
+__all__ = ["Attempt", "Gone", "Outcome", "attempts", "connect", "details", "log", "newest", "recorded", "runs", "stop", "submit"]
 
 TERMINAL: Final = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 _SUBMISSION: Final = re.compile(r"^(?P<run>[a-z0-9][a-z0-9-]*)-a(?P<attempt>[1-9][0-9]*)$")
@@ -107,7 +107,7 @@ def submit(connection: Connection, specification: Specification, *, after: int =
         if last is None and (done := _succeeded(env, specification)) is not None:
             return Outcome("done", done)
         _refuse_taken(known, run_id)
-        number = max((last.number if last else 0, after, *_recorded(env, run_id))) + 1
+        number = max((last.number if last else 0, after, *recorded(env, run_id))) + 1
         job = specification.job(number)
         overrides = json.dumps(dict(specification.overrides), sort_keys=True, separators=(",", ":"))
         metadata = {**job.metadata, "overrides": overrides, "submitted_by": submitter()}
@@ -231,7 +231,10 @@ def newest(connection: Connection, run_id: str) -> Attempt:
     folder = record.folder_here(connection.environment, run_id)
     if folder is not None and (folder / record.FILE).is_file():
         rule = "the Ray cluster has forgotten it with its head; what it left is on the shared file system"
-        fix = f"`hyperpod-rl report {run_id}` shows it, its logs are in {folder / 'logs'}, and submitted again it goes on where it was"
+        fix = f"`hyperpod-rl report {run_id}` shows it, and `status` and `logs` what it left in {folder}"
+        with contextlib.suppress(Failed):
+            if (kept := record.read(folder)) is not None and kept.status != "SUCCEEDED":
+                fix += "; submitted again it goes on where it was"
         raise Refused(Problem("run", run_id, rule, fix))
     import difflib
 
@@ -307,7 +310,7 @@ def _attempt(details: Any) -> Attempt | None:
     )  # fmt: skip
 
 
-def _recorded(env: Environment, run_id: str) -> Sequence[int]:
+def recorded(env: Environment, run_id: str) -> Sequence[int]:
     """Attempts that the run's folder knows of, if it is visible here: more than a restarted head remembers."""
     folder = record.folder_here(env, run_id)
     if folder is None:

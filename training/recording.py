@@ -62,12 +62,14 @@ def build(
     its = _attempts(env, before.attempts, attempts, rows, folder)
     newest = max((a for a in attempts or () if a.metadata), key=lambda a: a.number, default=None)
     facts = _facts(env, before, newest.metadata or {} if newest is not None else {})
+    # Where a run began stays true of its later attempts, whatever they were submitted with.
+    begun_with = [told["from_run"] for a in sorted(attempts or (), key=lambda a: a.number) if "from_run" in (told := a.metadata or {})]
     started = joined[0].step if joined else before.first_step
     return Record(
         run_id=run_id, environment=facts.environment, environment_matches=facts.environment_matches,
         updated=moment.isoformat(timespec="seconds"), status=its[-1].status if its else before.status,
         code=facts.code, image=facts.image, config=facts.config, specification=facts.specification,
-        from_run=facts.from_run, model=facts.model,
+        from_run=begun_with[-1] if begun_with else before.from_run, model=facts.model,
         datasets=_datasets(env, facts.overrides, before.datasets), overrides=facts.overrides, versions=facts.versions, nodes=facts.nodes,
         attempts=its, steps=len(joined) or before.steps, first_step=started, last_step=joined[-1].step if joined else before.last_step,
         missing_steps=tuple(series.gaps(joined)) if joined else before.missing_steps,
@@ -96,7 +98,6 @@ def _facts(env: Environment, before: Record, metadata: Mapping[str, str]) -> Rec
             "image": Image(uri=uri, digest=uri.partition("@")[2] or None),
             "config": metadata.get("config", ""),
             "specification": metadata.get("specification", ""),
-            "from_run": metadata.get("from_run"),
             "model": _model(env, overrides),
             "overrides": dict(sorted(overrides.items())),
             "versions": _versions(env),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config import names
 from config.load import ROOT, parse, path_of
-from config.problems import Problem, Refused
-from training import frameworks, layout, run, skyrl
+from config.problems import Failed, Problem, Refused
+from training import checkpoints, frameworks, layout, record, run, skyrl
 from training.checkpoints import Origin
 from training.skyrl_keys import Value
 
@@ -74,7 +75,11 @@ class Reproduction:
 
 
 def submitted(run_id: str, *, attempts: Sequence[Attempt], record: Record | None) -> Submitted | None:
-    """What the newest attempt was submitted with: as Ray tells, else as the record does; None if neither does."""
+    """What the newest attempt was submitted with: as Ray tells, else as the record does; None if neither does.
+
+    The checkpoint of another run that it began with may be told by an earlier attempt alone.
+    """
+    origin = _begun_with(attempts, record)
     for attempt in sorted(attempts, key=lambda each: each.number, reverse=True):
         told = attempt.metadata or {}
         try:
@@ -85,15 +90,40 @@ def submitted(run_id: str, *, attempts: Sequence[Attempt], record: Record | None
             return Submitted(
                 run_id=run_id, attempt=attempt.number, environment=told.get("environment", ""), commit=told.get("commit", "unknown"),
                 dirty=told.get("dirty") != "false", image=told.get("image", ""), specification=told["specification"], overrides=overrides,
-                origin=_origin(told.get("from_run", "")),
+                origin=origin,
             )  # fmt: skip
     if record is None or not record.specification:
         return None
     return Submitted(
         run_id=run_id, attempt=record.attempts[-1].number if record.attempts else 0, environment=record.environment,
         commit=record.code.commit, dirty=record.code.dirty, image=record.image.uri, specification=record.specification,
-        overrides=record.overrides, origin=_origin(record.from_run or ""),
+        overrides=record.overrides, origin=origin,
     )  # fmt: skip
+
+
+def begun_with(env: Environment, run_id: str, *, attempts: Sequence[Attempt] = ()) -> Origin | None:
+    """The checkpoint of another run that this run's earlier attempts began with: as Ray tells, else as the record here does.
+
+    Raises Refused if the run has no checkpoint of its own yet, and that one is gone.
+    """
+    try:
+        folder = record.folder_here(env, run_id)
+    except Refused:  # no run has this id
+        return None
+    known = None
+    with contextlib.suppress(Failed, OSError):  # a record that cannot be read keeps nobody from training
+        known = record.read(folder) if folder is not None else None
+    found = _begun_with(attempts, known)
+    if found is None or (folder is not None and checkpoints.marked(folder / "checkpoints") is not None):
+        return found
+    return checkpoints.origin(env, str(found))
+
+
+def _begun_with(attempts: Sequence[Attempt], record: Record | None) -> Origin | None:
+    for attempt in sorted(attempts, key=lambda each: each.number, reverse=True):
+        if (found := _origin((attempt.metadata or {}).get("from_run", ""))) is not None:
+            return found
+    return _origin(record.from_run or "") if record is not None else None
 
 
 def _origin(text: str) -> Origin | None:
@@ -143,13 +173,22 @@ def again(env: Environment, what: Submitted) -> run.Specification:
 
     Raises Refused if the environment has changed such that another one comes out, with every difference.
     """
-    made = run.specify(env, run_id=what.run_id, settings=settings(env, what), origin=what.origin)
-    if made.digest == what.specification:
+    made, same = _made(env, what)
+    if same:
         return made
     found = differences(env, made, what)
     raise Refused(
         Problem(f"environment {env.name}", "", difference, "put back what changed, or submit it as another run") for difference in found
     )
+
+
+def _made(env: Environment, what: Submitted, code: run.Code | None = None) -> tuple[run.Specification, bool]:
+    """The specification made anew, and whether it is what was submitted: a later attempt may not have named its run's beginning."""
+    words = settings(env, what)
+    made = run.specify(env, run_id=what.run_id, settings=words, code=code, origin=what.origin)
+    if made.digest == what.specification or what.origin is None:
+        return made, made.digest == what.specification
+    return made, run.specify(env, run_id=what.run_id, settings=words, code=code).digest == what.specification
 
 
 def differences(env: Environment, made: run.Specification, what: Submitted) -> list[str]:
@@ -184,8 +223,8 @@ def reproduce(what: Submitted, *, environment_name: str, new_run_id: str, root: 
         rule = f"it was submitted from commit {what.commit[:12]} with uncommitted changes, which nobody can check out"
         raise Refused(Problem(f"run {what.run_id}", "", rule, "submit from a clean checkout to be able to reproduce"))
     env, word, remarks = _environment(what, environment_name, root)
-    made = run.specify(env, run_id=what.run_id, settings=settings(env, what), code=run.Code(what.commit, dirty=False), origin=what.origin)
-    if made.digest != what.specification:
+    made, same = _made(env, what, run.Code(what.commit, dirty=False))
+    if not same:
         raise Refused(Problem(f"environment {word}", "", difference, "name the environment file of the run with --env")
                       for difference in differences(env, made, what))  # fmt: skip
     given = " ".join(f"--set {quote(setting)}" for setting in settings(env, what))

@@ -73,9 +73,9 @@ class Specification:
             runtime_env={"env_vars": variables}, metadata=metadata,
         )  # fmt: skip
 
-    def document(self) -> dict[str, Any]:
+    def document(self, *, attempt: int = 1) -> dict[str, Any]:
         """As `submit --dry-run --json` prints it."""
-        job = self.job(1)
+        job = self.job(attempt)
         return {
             "run_id": self.run_id, "environment": self.environment, "folder": self.folder, "specification": self.digest,
             "from_run": str(self.origin) if self.origin is not None else None,

@@ -142,7 +142,8 @@ def in_use(leak: Leak, *, alive: Collection[Stack], managed: Collection[str]) ->
 
 @dataclass(frozen=True)
 class Found:
-    """What a scan saw, and what it could not look at."""
+    """What a scan saw, what it could not look at, and the stacks that stand: whole or being changed, so with what is in them no leaks."""
 
     leaks: tuple[Leak, ...] = ()
     unseen: tuple[str, ...] = field(default=())
+    standing: tuple[Stack, ...] = ()

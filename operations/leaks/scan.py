@@ -48,6 +48,7 @@ def scan(env: Environment, aws: Aws) -> Found:
     return Found(
         tuple(leak for leaks, _ in found for leak in leaks if not in_use(leak, alive=alive, managed=managed)),
         tuple(dict.fromkeys(text for text in (blind, *(text for _, text in found)) if text)),
+        tuple(which for which in Stack if which in alive),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from operations import cost, footprint
 from operations.cost import Bill
@@ -32,7 +32,8 @@ class EffectLine:
 class Review:
     """The whole of it. `existed`: the base has this environment, `exists`: the head has it.
 
-    `unseen`: what the account did not say; `failure`: why the two could not be compared at all, empty where they were.
+    `hints`: names in `Accept:` lines that are nearly a
+    risk's, `unseen`: what the account did not say; `failure`: why the two could not be compared at all, empty where they were.
     """
 
     environment: str
@@ -48,6 +49,7 @@ class Review:
     before: Bill = NO_BILL
     after: Bill = NO_BILL
     risks: tuple[Risk, ...] = ()
+    hints: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
@@ -105,14 +107,26 @@ def compare(
             *remarks,
             f"what is deployed of {environment} stays: `cdk destroy --all` from {base.revision}, or from before this change",
         )
+    if existed and exists:
+        after = _with_orphans(after, stacks, base)
     opened = _widened(base, head) if both else ()
     found = risks.risks(stacks, opened, before, after, percent=percent) if existed else []
+    fixed = tuple(settings.stops_resuming(base, head)) if both else ()
+    found = risks.accepted([*found, *(risks.Risk(f"resume:{key}", said) for key, said in fixed)], text)
     return Review(
         environment=environment, base=base.revision, head=head.revision, existed=existed, exists=exists, stacks=stacks, objects=objects,
         settings=settings.changes(base, head) if existed and exists else Settings(), access=opened,
         effects=_effects(base, head, stacks, objects, compared=both) if existed else (), before=before, after=after,
-        risks=tuple(risks.accepted(found, text)), remarks=remarks,
+        risks=tuple(found), hints=risks.hints(found, text), remarks=remarks,
     )  # fmt: skip
+
+
+def _with_orphans(after: Bill, stacks: tuple[StackChange, ...], base: Side) -> Bill:
+    """The bill with what no deploy takes away: stacks that the app has no more cost on."""
+    gone = {stack.stack_name for stack in stacks if stack.action == "removed"}
+    left = {stack.stack_name: stack.template for stack in base.stacks if stack.stack_name in gone}
+    stay = (replace(line, resource=f"left behind: {line.resource}") for line in cost.bill(footprint.of_templates(left)).lines)
+    return Bill((*after.lines, *stay))
 
 
 def _widened(base: Side, head: Side) -> tuple[Widening, ...]:

@@ -5,7 +5,7 @@ Where AWS says nothing, the worse of what it could be is taken, and the note say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -31,6 +31,9 @@ class Effect(IntEnum):
 
 
 Judged = tuple[Effect, str]
+THROUGHPUT = "LustreConfiguration/PerUnitStorageThroughput"
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-throughput-capacity.html
+_IN_PLACE = " (that a stack replaces it is inferred; `aws fsx update-file-system` changes it in place)"
 HYPERPOD, EKS, FSX = "AWS::SageMaker::Cluster", "AWS::EKS::Cluster", "AWS::FSx::FileSystem"
 # What holds something that nobody can make again.
 DATA = {
@@ -68,7 +71,8 @@ def of_resource(change: ResourceChange) -> Judged:
         return Effect.NOTHING, ""
     if change.action == "changed":
         return _in_place(change)
-    gone = "is replaced by a new one" if change.action == "replaced" else "is removed"
+    replaced = "would be replaced by a new one" if change.refusal else "is replaced by a new one"
+    gone = replaced if change.action == "replaced" else "is removed"
     if change.type in DATA:
         return _data(change, gone)
     if change.type in _NODES:
@@ -91,6 +95,8 @@ def _data(change: ResourceChange, gone: str) -> Judged:
     what = DATA[change.type]
     if any(part in str(plain((change.before or {}).get("Properties", {})).get("RepositoryName")) for part in _MIRRORS):
         return Effect.NOTHING, f"it {gone}: a mirror, which the deploy fills again where it is still wanted"
+    if change.type == FSX and change.refusal:
+        return Effect.NOTHING, "it stays as it is" + (_IN_PLACE if THROUGHPUT in change.forced_by else "")
     if change.type == FSX:
         stays = "the old one stays in the account, unmanaged" if change.kept else f"{what} is deleted"
         new = (
@@ -124,15 +130,12 @@ def _in_place(change: ResourceChange) -> Judged:
 
 def _hyperpod(before: Json, after: Json) -> Judged:
     olds, news = (_groups(side) for side in (before, after))
-    found: list[Judged] = [(Effect.NOTHING, "")]
+    lost = dict(lost_nodes(before, after))
+    found: list[Judged] = [(Effect.NOTHING, ""), *((Effect.NODE_REPLACEMENT, note) for note in lost.values())]
     for name, old in olds.items():
         new = news.get(name)
         if new is None:
-            found.append((Effect.NODE_REPLACEMENT, f"group {name} goes with its {old.get('InstanceCount')} nodes"))
             continue
-        fewer = _count(old) - _count(new)
-        if fewer > 0:
-            found.append((Effect.NODE_REPLACEMENT, f"group {name} loses {fewer} of its {_count(old)} nodes; HyperPod chooses which"))
         fixed = [field for field in _FIXED if old.get(field) != new.get(field)]
         if fixed:
             what = " and ".join(fixed)
@@ -147,6 +150,20 @@ def _hyperpod(before: Json, after: Json) -> Judged:
             found.append((Effect.NODE_REPLACEMENT, f"{', '.join(others)} of group {name}: its nodes may be made anew (inferred)"))
     worst = max(effect for effect, _ in found)
     return worst, "; ".join(note for _, note in found if note)
+
+
+def lost_nodes(before: Json, after: Json) -> Iterator[tuple[str, str]]:
+    """Each instance group that has nodes and keeps not all of them, and what that does; of a HyperPod cluster's properties."""
+    olds, news = _groups(before), _groups(after)
+    for name, old in olds.items():
+        had, has = _count(old), _count(news.get(name, {}))
+        if has >= had:
+            continue
+        if name not in news:
+            what = f"group {name} goes with its {had} nodes (a group under another name has new ones)"
+        else:
+            what = f"group {name} loses {had - has} of its {had} nodes" + ("; HyperPod chooses which" if has else "")
+        yield name, f"{what}: what runs there ends, and a training goes on from its last checkpoint on as many GPUs as before only"
 
 
 def _groups(properties: Json) -> dict[str, Json]:
@@ -172,7 +189,10 @@ def of_object(change: ObjectChange) -> Judged:
         return Effect.NOTHING, ""
     if change.kind == "RayCluster":
         if change.action == "removed":
-            return Effect.POD_RESTART, "a running one goes by `cluster down` only; the launcher no longer knows its name"
+            return Effect.NOTHING, (
+                "a running one stays and keeps its GPUs, and the launcher no longer knows its name: "
+                "`cluster down` before this change, with the environment as it was"
+            )
         if any(each.path.startswith("spec") for each in change.differences):
             return Effect.POD_RESTART, "at the next `cluster up`, which asks first: KubeRay makes all of its pods anew"
         return Effect.NOTHING, ""

@@ -41,4 +41,12 @@ def facts(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts(sys.argv[1]), sort_keys=True))
+    try:
+        found = facts(sys.argv[1])
+    except Exception as error:
+        # A file that is refused: its sentences, as the CDK app prints them, and no way through this code.
+        if not getattr(error, "problems", ()):
+            raise
+        print(*error.problems, sep="\n", file=sys.stderr)  # type: ignore[attr-defined]
+        raise SystemExit(2) from None
+    print(json.dumps(found, sort_keys=True))

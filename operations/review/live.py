@@ -23,7 +23,7 @@ from config.load import ROOT
 from config.problems import Failed, Unreachable
 from operations.review.compare import Review
 from operations.review.effects import DATA
-from operations.review.risks import NEVER_REPLACED, Risk, accepted
+from operations.review.risks import NEVER_REPLACED, Risk, accepted, hints
 from operations.review.sides import Side, StackTemplate
 
 CHANGE_SET = "hyperpod-rl-review"
@@ -66,9 +66,9 @@ def look(
         what = f"{', '.join(stack.name for stack in existing)}: the change sets"
         known = {risk.id for risk in review.risks}
         found.append(_guarded(lambda: _change_sets(cloudformation, existing, prepare, known=known), what))
-    risks = [risk for each in found for risk in each.risks]
+    every = (*review.risks, *accepted([risk for each in found for risk in each.risks], text))
     return replace(
-        review, live=tuple(line for each in found for line in each.lines), risks=(*review.risks, *accepted(risks, text)),
+        review, live=tuple(line for each in found for line in each.lines), risks=every, hints=hints(list(every), text),
         unseen=tuple(said for each in found for said in each.unseen),
     )  # fmt: skip
 

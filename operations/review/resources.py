@@ -18,6 +18,9 @@ Action = Literal["added", "changed", "removed", "replaced"]
 NEW = " (replaced)"
 # In the place of a property, for a custom resource: a handler that answers with another physical id has replaced it.
 ITS_FUNCTION = "what its own function answers"
+GUARDED, GUARD = "AWS::FSx::FileSystem", "Custom::Guard"
+# What the guard keeps only where it is set: absent on one side is a change.
+OPTIONAL = ("kms_key_id", "backup_id")
 _KEPT = ("Retain", "RetainExceptOnCreate")
 # Beside the properties; metadata touches nothing that exists.
 _ATTRIBUTES = ("DeletionPolicy", "UpdateReplacePolicy", "Condition", "DependsOn")
@@ -153,7 +156,9 @@ def _of_stack(old: StackTemplate, new: StackTemplate, moved: _Moved) -> Iterator
         if was is None:
             yield ResourceChange(new.name, logical, str(body.get("Type")), "added", after=body)
         elif (change := _changed(was, body, moved.properties(new, body))) is not None:
-            yield replace(change, stack=new.name, logical_id=logical)
+            guarded = change.type == GUARDED and change.action == "replaced" and not change.refusal
+            refusal = _guarded(old, new, moved) if guarded else change.refusal
+            yield replace(change, stack=new.name, logical_id=logical, refusal=refusal)
     for logical, was in old.resources.items():
         if logical not in new.resources:
             kept = was.get("DeletionPolicy") in _KEPT
@@ -180,6 +185,21 @@ def _changed(was: Json, body: Json, properties: dict[str, Any]) -> ResourceChang
         "", "", kind, "replaced" if forced else "changed", tuple(found), forced or perhaps, perhaps=bool(perhaps and not forced),
         kept=body.get("UpdateReplacePolicy") in _KEPT, refusal=_refusal(was, properties, kind) if forced else "", before=was, after=body,
     )  # fmt: skip
+
+
+def _guarded(old: StackTemplate, new: StackTemplate, moved: _Moved) -> str:
+    """Why the stack's own guard lets no file system be replaced, or nothing where it does (stacks/handlers/guard.py)."""
+    for logical, body in new.resources.items():
+        was = old.resources.get(logical)
+        if was is None or not was.get("Type") == body.get("Type") == GUARD:
+            continue
+        before, after = plain(was.get("Properties", {})).get("Kept", {}), moved.properties(new, body).get("Kept", {})
+        # What only one side knows, a later version of the project keeps: the guard lets it come.
+        known = {*before, *OPTIONAL} & {*after, *OPTIONAL}
+        changed = sorted(name for name in known if before.get(name) != after.get(name))
+        if changed and not (changed == ["backup_id"] and after.get("backup_id")):
+            return f"the stack's guard refuses to let {', '.join(changed)} change, so the deploy fails there and nothing on it is lost"
+    return ""
 
 
 def _refusal(was: Json, properties: Mapping[str, Any], kind: str) -> str:

@@ -8,6 +8,7 @@ A line inside an HTML comment or a code block accepts nothing: templates and quo
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 
 from operations.cost import Bill
 from operations.review.access import Widening
-from operations.review.effects import DATA, EKS, FSX, HYPERPOD, Effect, of_resource
+from operations.review.effects import DATA, EKS, FSX, HYPERPOD, Effect, lost_nodes, of_resource
 from operations.review.resources import StackChange
+from operations.review.values import plain
 
 NEVER_REPLACED = (HYPERPOD, EKS, FSX)
+_COST = re.compile(r"cost:\+(\d+)\s*%")
 _ACCEPTS = re.compile(r"^\s*(?:[-*]\s*)?accepts?\s*:\s*(.+)$", re.IGNORECASE)
 
 
@@ -54,9 +57,14 @@ def _of_stack(stack: StackChange) -> Iterator[Risk]:
             yield Risk(f"unprotect:{stack.name}", f"stack {stack.stack_name} loses its termination protection")
     for change in stack.resources:
         effect, note = of_resource(change)
+        if change.type == HYPERPOD and change.action == "changed":
+            sides = (plain((side or {}).get("Properties", {})) for side in (change.before, change.after))
+            yield from (Risk(f"nodes:{stack.name}/{group}", said) for group, said in lost_nodes(*sides))
         if change.action == "replaced" and (change.type in NEVER_REPLACED or effect >= Effect.NODE_REPLACEMENT):
-            by = f"{change.type} is replaced because {', '.join(change.forced_by)} changes"
-            yield Risk(f"replace:{change.id}", "; ".join(part for part in (by, note, change.refusal) if part))
+            replaced = "would be replaced" if change.refusal else "is replaced"
+            by = f"{change.type} {replaced} because {', '.join(change.forced_by)} changes"
+            kind = "refused" if change.type == FSX and change.refusal else "replace"
+            yield Risk(f"{kind}:{change.id}", "; ".join(part for part in (by, note, change.refusal) if part))
         elif change.action == "removed" and (change.type in NEVER_REPLACED or effect >= Effect.NODE_REPLACEMENT):
             yield Risk(f"remove:{change.id}", f"{change.type} is removed; {note}")
         elif change.action == "changed" and " refuses " in note:
@@ -84,6 +92,19 @@ def accepted(found: list[Risk], text: str) -> list[Risk]:
     return [Risk(risk.id, risk.sentence, _accepts(names, risk.id)) for risk in found]
 
 
+def hints(found: list[Risk], text: str) -> tuple[str, ...]:
+    """For each name in the text that is no risk's but nearly an open one's: which one may be meant. Others may be another environment's."""
+    names, every = list(_named(text)), {risk.id for risk in found}
+    still = {risk.id.lower(): risk.id for risk in found if not risk.accepted and risk.id != "uncompared:head"}
+    said = []
+    for name in dict.fromkeys(names):
+        if name in every or (_COST.fullmatch(name) and not any(_COST.fullmatch(each) for each in still)):
+            continue
+        near = difflib.get_close_matches(name.lower(), still, n=1, cutoff=0.75)
+        said += [f"the text accepts {name}, which is no risk here: did you mean {still[near[0]]}?"] if near else []
+    return tuple(said)
+
+
 def _named(text: str) -> Iterator[str]:
     text = re.sub(r"<!--.*?(-->|\Z)", "", text, flags=re.DOTALL)
     text = re.sub(r"^ {0,3}(```|~~~).*?(^ {0,3}\1|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -95,6 +116,6 @@ def _named(text: str) -> Iterator[str]:
 def _accepts(names: set[str], risk: str) -> bool:
     if risk in names:
         return True
-    wanted = re.fullmatch(r"cost:\+(\d+)%", risk)
-    given = [int(match[1]) for name in names if (match := re.fullmatch(r"cost:\+(\d+)\s*%", name))]
+    wanted = _COST.fullmatch(risk)
+    given = [int(match[1]) for name in names if (match := _COST.fullmatch(name))]
     return wanted is not None and any(percent >= int(wanted[1]) for percent in given)

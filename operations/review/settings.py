@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,24 @@ def widened(base: Side, head: Side) -> Iterator[tuple[str, str]]:
     for path, opens, sentence in _OPENING:
         if _at(head, path) == opens and _at(base, path) not in (opens, None):
             yield path.replace("/", "."), sentence
+
+
+def stops_resuming(base: Side, head: Side) -> Iterator[tuple[str, str]]:
+    """(override, why no run that exists goes on with it). The launcher refuses these; GPUs may move between nodes, their number not."""
+    from training.preflight.resume import FIXED, WORLD
+    from training.skyrl_settings import with_defaults
+
+    if not (base.facts.get("overrides") and head.facts.get("overrides")):
+        return
+    old, new = (with_defaults(side.facts["overrides"]) for side in (base, head))
+    same_world = _product(old, WORLD) == _product(new, WORLD)
+    for key, why in FIXED.items():
+        if old.get(key) != new.get(key) and not (key in WORLD and same_world):
+            yield key, f"no existing run can resume with {key} {json.dumps(old.get(key))} -> {json.dumps(new.get(key))}: {why}"
+
+
+def _product(values: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    return math.prod(value for key in keys if isinstance(value := values.get(key), int))
 
 
 def _at(side: Side, path: str) -> Any:

@@ -17,6 +17,7 @@ Style = Literal["title", "risk", "accepted", "added", "removed", "changed", "pla
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "replaced": "!"}
 # GitHub takes 65,536 characters in a comment.
 LONGEST_COMMENT = 60_000
+RISKS = "Needs a word"
 MOST_DIFFERENCES, MOST_NAMES = 12, 4
 
 
@@ -31,7 +32,7 @@ class Section:
 def sections(review: Review) -> list[Section]:
     """Everything that differs, most important first. Empty if nothing does."""
     made = [
-        Section("Needs a word", tuple(_risks(review))),
+        Section(RISKS, (*_risks(review), *((0, "risk", hint) for hint in review.hints))),
         Section("On a running job", tuple(_effects(review))),
         Section("Wider access", tuple(_access(review))),
         Section("Stacks", tuple(_stacks(review))),
@@ -73,6 +74,8 @@ def lines(review: Review) -> Iterator[tuple[Style, str]]:
         yield "title", section.title
         for level, style, text in section.lines:
             yield style, "  " * (level + 1) + text
+        if section.title == RISKS and (names := _acceptable(review)):
+            yield "plain", f"  To accept, a line of the pull request's text (--pull-request-text FILE): Accept: {', '.join(names)}"
 
 
 def joined(reviews: Sequence[str]) -> str:
@@ -88,7 +91,7 @@ def markdown(review: Review, *, longest: int = LONGEST_COMMENT) -> str:
         parts += [f"<details><summary>{section.title}</summary>", ""] if folded else [f"**{section.title}**", ""]
         parts += ["  " * level + f"- {_code(text)}" for level, _, text in section.lines]
         parts += ["", *(["</details>", ""] if folded else [])]
-    acceptable = [risk.id for risk in review.open_risks if risk.id != "uncompared:head"]
+    acceptable = _acceptable(review)
     if acceptable:
         parts += ["To accept a risk, write a line of its own into the pull request's text:", "", "```"]
         parts += ["Accept: " + ", ".join(acceptable), "```", ""]
@@ -96,6 +99,10 @@ def markdown(review: Review, *, longest: int = LONGEST_COMMENT) -> str:
     if len(text) > longest:
         text = text[:longest].rsplit("\n", 1)[0] + "\n\n…cut here; `hyperpod-rl review` prints all of it.\n"
     return text
+
+
+def _acceptable(review: Review) -> list[str]:
+    return [risk.id for risk in review.open_risks if risk.id != "uncompared:head"]
 
 
 def document(review: Review) -> dict[str, Any]:
@@ -119,7 +126,7 @@ def document(review: Review) -> dict[str, Any]:
         "effects": [{"what": each.what, "effect": each.effect.word, "note": each.note} for each in review.effects],
         "cost": {"before": cost.document(review.before), "after": cost.document(review.after)},
         "risks": [{"id": risk.id, "sentence": risk.sentence, "accepted": risk.accepted} for risk in review.risks],
-        "live": list(review.live), "not_known": list(review.unseen), "failure": review.failure,
+        "hints": list(review.hints), "live": list(review.live), "not_known": list(review.unseen), "failure": review.failure,
         "remarks": [*review.remarks, *review.settings.remarks], "exit_code": review.exit_code,
     }  # fmt: skip
 
@@ -190,7 +197,8 @@ def _resources(alike: list[ResourceChange]) -> Lines:
         own = first.forced_by == (ITS_FUNCTION,)
         forced = ", replaced if its own function says so" if own else f", perhaps replaced because {', '.join(first.forced_by)} changes"
     if first.action == "replaced":
-        forced = f", REPLACED because {', '.join(first.forced_by)} changes"
+        would = "REFUSED, it would be replaced" if first.refusal else "REPLACED"
+        forced = f", {would} because {', '.join(first.forced_by)} changes"
     if first.action == "removed" and first.kept:
         forced = ", stays in the account"
     yield 1, style, f"{SIGNS[first.action]} {names}{kind}{forced}"

@@ -12,6 +12,8 @@ Json = Mapping[str, Any]
 MANIFEST_TYPE = "Custom::AWSCDK-EKS-KubernetesResource"
 # CDK's own label of what one manifest resource manages: it says where the object is written, not what it is.
 _PRUNE_LABEL = "aws.cdk.eks/prune-"
+# Charts that no deploy applies.
+_APPLIED_BY = {"raycluster": "cluster up", "model": "cluster up", "rayservice": "serve up", "supervisor": "supervise --deploy"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def objects(stacks: Iterable[StackTemplate], written: Mapping[str, Iterable[Json
     """Kubernetes objects by `Kind namespace/name`: those in the stacks' manifests, and the charts that were written to dist/."""
     found: dict[str, Object] = {}
     for chart, members in written.items():
-        by = {"raycluster": "cluster up", "model": "cluster up", "rayservice": "serve up"}.get(chart, "cdk deploy")
+        by = _APPLIED_BY.get(chart, "cdk deploy")
         found |= {key_of(member): Object(by, member) for member in members}
     for stack in stacks:
         for body in stack.resources.values():

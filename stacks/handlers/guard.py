@@ -21,6 +21,8 @@ from .custom_resource import answering
 
 # No update of a stack takes longer, and neither does its rollback: a file system comes from its backup in minutes to hours.
 ROLLBACK_SECONDS = 12 * 3600
+# Kept from some version of this project on: a stack that was deployed before it has none of them, which is no change.
+LATER = frozenset({"file_system_type_version", "storage_type", "deployment_type", "per_unit_storage_throughput"})
 
 
 def digest(kept: Mapping[str, Any]) -> str:
@@ -36,7 +38,13 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         # Of a delete too, since there the physical id is that of what is deleted.
         return physical, {}
     before = event.get("OldResourceProperties", {}).get("Kept", {})
-    changed = sorted(name for name in {*kept, *before} if kept.get(name) != before.get(name))
+    changed = sorted(
+        name
+        for name in {*kept, *before}
+        if kept.get(name) != before.get(name) and not (name in LATER and None in (kept.get(name), before.get(name)))
+    )
+    if not changed and before:
+        return digest(kept), {}
     if changed == ["backup_id"] and kept.get("backup_id"):
         return f"{digest(kept)}/{digest(before)}/{time.time():.0f}", {}
     if _rolls_back(physical, digest(kept)):

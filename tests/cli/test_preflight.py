@@ -141,3 +141,17 @@ def test_rule_and_fix_of_a_finding_are_masked() -> None:
     document = Finding("any", "error", problem).document()
     assert "secret" not in json.dumps(document)
     assert document["fix"] == "try https://***@a.b/c"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--env", "local", "preflight"], "a stand-in without a GPU"),
+        (["preflight", "--set", "trainer.train_batch_size=0"], "out of its range"),
+    ],
+)
+def test_why_there_is_no_plan(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main.run([*words, "--offline", "--plan"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan ")]
+    assert line.startswith("plan       none: ")
+    assert reason in line

@@ -14,6 +14,7 @@ import pytest
 
 from cli import main
 from config.load import ROOT
+from config.names import CODE_VARIABLE
 from config.problems import Failed, Problem, Refused, Unreachable
 
 REFERENCE = (ROOT / "environments/reference.yaml").read_text()
@@ -137,6 +138,7 @@ def test_a_reader_that_left(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", "submit", "--dry-run", "--run-id", "r"],
         cwd=ROOT,
+        env={**os.environ, CODE_VARIABLE: "a" * 40},  # else a checkout with changes is warned of
         stdout=write,
         stderr=subprocess.PIPE,
         timeout=60,

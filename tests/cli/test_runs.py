@@ -21,7 +21,7 @@ from tests.training.console_text import step, training_log
 from tests.training.fakes import FakeRay, connection
 from training import cluster as clusters
 from training import follow as following
-from training import jobs, layout, manifests, run
+from training import jobs, keeping, layout, manifests, run
 from training.manifests import Manifests
 
 
@@ -76,15 +76,46 @@ def test_what_ray_has_forgotten_is_not_lost(
     assert code == 0
     assert "maze-1  SUCCEEDED (kept)  1" in out
     assert json.loads(call(["list", "--json"], capsys)[1])["kept"] == [{"run_id": "maze-1", "status": "SUCCEEDED", "attempts": 1}]
-    for word in ("status", "logs", "follow", "stop"):
+    for word in ("follow", "stop"):
         code, _, err = call([word, "maze-1"], capsys)
         assert code == 2
         assert "hyperpod-rl report maze-1" in err
+        assert "submitted again" not in err
     code, out, _ = call(["submit", "--run-id", "maze-1"], capsys)
     assert code == 0
     assert "has succeeded (attempt 1) with this specification; nothing was submitted" in out
     assert ray.jobs == {}
     assert "submitted as attempt 2" in call(["submit", "--run-id", "maze-1", "--set", "trainer.epochs=30"], capsys)[1]
+
+
+@pytest.mark.parametrize(("status", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("RUNNING", 1)])
+def test_status_and_logs_of_a_run_that_ray_has_forgotten(
+    status: str, code: int, ray: FakeRay, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPERPOD_RL_SHARED", str(tmp_path))
+    monkeypatch.setattr("training.preflight.disk.free_bytes", lambda path: 10**15)
+    submitted(ray, capsys, status=status, message="why it ended")
+    keeping.history(load("reference"), "maze-1", connection=connection(ray))
+    (tmp_path / "runs/maze-1/logs").mkdir()
+    for number in (1, 2, 10):
+        (tmp_path / f"runs/maze-1/logs/driver-a{number}.log").write_text(f"words of {number}\n")
+    ray.jobs.clear()
+    before = (tmp_path / "runs/maze-1/record.json").read_bytes()
+    got, out, _ = call(["status", "maze-1"], capsys)
+    word = "lost" if status == "RUNNING" else status.lower()  # nobody saw it end
+    assert (got, out.splitlines()[0].startswith(f"run maze-1: {word}")) == (code, True)
+    assert "last step 3" in out
+    assert "solve rate" in out
+    assert out.splitlines()[-1].startswith("Ray no longer knows this run")
+    document = json.loads(call(["status", "maze-1", "--json"], capsys)[1])
+    assert (document["status"], document["known_to_ray"], document["last_step"]) == (word.upper(), False, 3)
+    assert (tmp_path / "runs/maze-1/record.json").read_bytes() == before
+    got, out, err = call(["logs", "maze-1"], capsys)
+    assert (got, out, "driver-a10.log" in err) == (0, "words of 10\n", True)
+    assert call(["logs", "maze-1", "--attempt", "2"], capsys)[1] == "words of 2\n"
+    assert json.loads(call(["logs", "maze-1", "--json"], capsys)[1])["log"] == "words of 10\n"
+    assert call(["logs", "maze-1", "--attempt", "7"], capsys)[0] == 2
+    assert ("submitted again it goes on" in call(["stop", "maze-1"], capsys)[2]) == (status != "SUCCEEDED")
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,42 @@ def test_before_the_first_deploy_it_says_so_and_asks_nothing_else(env: Environme
 
 def test_half_a_deploy_shows_what_is_there(env: Environment) -> None:
     stacks = {"hyperpod-rl-mine-Network": "CREATE_COMPLETE", "hyperpod-rl-mine-Data": "ROLLBACK_COMPLETE"}
-    assert _look(env, stacks=stacks, fsx__describe_file_systems={"FileSystems": []}).lines() == [
-        "stacks        2: Data ROLLBACK_COMPLETE", "file system   none is named hyperpod-rl-mine"
+    own = {"StackId": "arn", "EventId": "e", "StackName": "hyperpod-rl-mine-Data", "Timestamp": NOW, "PhysicalResourceId": "id"}
+    events = [  # the newest first
+        {"LogicalResourceId": "Data", "ResourceStatus": "ROLLBACK_COMPLETE", "PhysicalResourceId": "arn"},
+        {
+            "LogicalResourceId": "Data",
+            "ResourceStatus": "ROLLBACK_IN_PROGRESS",
+            "ResourceStatusReason": "it failed",
+            "PhysicalResourceId": "arn",
+        },
+        {"LogicalResourceId": "Images", "ResourceStatus": "CREATE_FAILED", "ResourceStatusReason": "Resource creation cancelled"},
+        {"LogicalResourceId": "FileSystem", "ResourceStatus": "CREATE_FAILED", "ResourceStatusReason": "No capacity\n in the zone"},
+        {"LogicalResourceId": "Data", "ResourceStatus": "CREATE_IN_PROGRESS", "PhysicalResourceId": "arn"},
+        {"LogicalResourceId": "Old", "ResourceStatus": "DELETE_FAILED", "ResourceStatusReason": "of the operation before"},
+    ]
+    said = {"StackEvents": [{**own, **event} for event in events]}
+    missing = "  not there: Telemetry, Cluster, HyperPod, NodesReady, Platform, Observability; cdk deploy --all -c env=mine"
+    nothing, first = "file system   none is named hyperpod-rl-mine", "stacks        2: Data ROLLBACK_COMPLETE"
+    for answer, why in (
+        (said, "FileSystem CREATE_FAILED: No capacity in the zone"),
+        (Says("AccessDenied"), "why is not known: "),
+    ):
+        seen = _look(env, stacks=stacks, fsx__describe_file_systems={"FileSystems": []}, cloudformation__describe_stack_events=answer)
+        one, two, three, four = seen.lines()
+        assert (one, two, four) == (first, missing, nothing)
+        assert three.startswith(f"  Data: {why}")
+
+
+def test_a_stack_that_was_destroyed_alone_is_missed(env: Environment) -> None:
+    stacks = {name: status for name, status in DEPLOYED.items() if not name.endswith("Platform")}
+    assert _look(env, stacks=stacks).lines()[:2] == [
+        "stacks        7: all complete", "  not there: Platform; cdk deploy --all -c env=mine"
     ]  # fmt: skip
+    unwatched = env.model_copy(update={"observability": env.observability.model_copy(update={"enabled": False})})
+    least = {name: DEPLOYED[name] for name in DEPLOYED if not name.endswith(("Telemetry", "Observability"))}
+    assert _look(unwatched, stacks=least).lines()[:1] == ["stacks        6: all complete"]
+    assert not any("not there" in line for line in _look(unwatched, stacks=least).lines())
 
 
 def test_what_does_not_answer_says_so_and_the_rest_is_shown(env: Environment) -> None:

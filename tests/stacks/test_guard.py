@@ -46,3 +46,15 @@ def test_a_restore_passes_and_so_does_its_rollback_but_not_taking_the_backup_out
     now += guard.ROLLBACK_SECONDS
     with pytest.raises(RuntimeError, match="changing backup_id would replace"):
         guard.work(_guarded("Update", KEPT, was=restored, physical=physical))
+
+
+def test_what_is_kept_since_a_later_version_may_come_but_not_change() -> None:
+    now = {**KEPT, "per_unit_storage_throughput": "250", "storage_type": "SSD"}
+    physical, _ = guard.work(_guarded("Update", now))
+    assert physical == guard.digest(now), "a stack of an older version learns them"
+    assert guard.work(_guarded("Update", KEPT, was=now, physical=physical)) == (guard.digest(KEPT), {}), "its rollback"
+    for name, value in (("per_unit_storage_throughput", "500"), ("storage_type", "HDD")):
+        with pytest.raises(RuntimeError, match=f"changing {name} would replace the file system"):
+            guard.work(_guarded("Update", {**now, name: value}, was=now))
+    with pytest.raises(RuntimeError, match="changing subnet_ids would"):
+        guard.work(_guarded("Update", {**now, "subnet_ids": ["subnet-2"]}))

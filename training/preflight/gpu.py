@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from config import engine_memory
+from config.engine_memory import CONTEXT_GIB
+from config.engine_memory import OVERHEAD_GIB as ENGINE_OVERHEAD_GIB
 from config.problems import Problem
 from training.preflight.findings import Rule, Subject
 from training.preflight.memory import Peak, Step, peak
@@ -13,8 +16,6 @@ from training.skyrl_settings import ENGINE, PLACE
 
 TRAIN: Final = "trainer.micro_train_batch_size_per_gpu"
 FORWARD: Final = "trainer.micro_forward_batch_size_per_gpu"
-# What vLLM needs beside weights and cache (activations of a profiling run, CUDA graphs, the adapter's slots): not measured.
-ENGINE_OVERHEAD_GIB: Final = 3.0
 # The wider margin of what nobody has measured: a tenth of the GPU.
 INFERRED_MARGIN: Final = 0.10
 
@@ -152,7 +153,12 @@ def engine(subject: Subject) -> EngineMemory | None:
 
 
 def _share_for(subject: Subject, memory: EngineMemory, sequences: int) -> float:
-    return (memory.weights + ENGINE_OVERHEAD_GIB + sequences * memory.sequence) / subject.gpu_gib
+    need = memory.weights + ENGINE_OVERHEAD_GIB + sequences * memory.sequence
+    return engine_memory.smallest_share(need, subject.gpu_gib)
+
+
+def _largest_share(subject: Subject) -> float:
+    return engine_memory.largest_share(subject.gpu_gib, colocated=colocated(subject))
 
 
 def engine_holds_a_conversation(subject: Subject) -> Iterator[Problem]:
@@ -161,7 +167,7 @@ def engine_holds_a_conversation(subject: Subject) -> Iterator[Problem]:
     if memory is None or memory.sequences >= 1:
         return
     wanted = _share_for(subject, memory, 1)
-    fix = f"set at least {wanted + 0.005:.2f}" if wanted <= 0.95 else f"shard the engine with {ENGINE}tensor_parallel_size"
+    fix = f"set at least {wanted:.2f}" if wanted <= _largest_share(subject) else f"shard the engine with {ENGINE}tensor_parallel_size"
     yield Problem(
         f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
         f"{memory.budget:.1f} GiB hold no conversation of {memory.tokens} tokens beside {memory.weights:.1f} GiB of weights", fix,
@@ -173,11 +179,38 @@ def engine_holds_a_group(subject: Subject) -> Iterator[Problem]:
     memory, samples = engine(subject), subject.settings.samples
     if memory is None or not 1 <= memory.sequences < samples:
         return
+    wanted, most = _share_for(subject, memory, samples), _largest_share(subject)
     yield Problem(
         f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
         f"the cache holds {memory.sequences} of the {samples} conversations of one prompt at their longest, so rollouts wait",
-        f"about {min(0.95, _share_for(subject, memory, samples)):.2f} holds them all",
+        f"{wanted:.2f} holds them all" if wanted <= most else f"no share holds them all; the largest that fits is {most:.2f}",
     )  # fmt: skip
+
+
+def engine_leaves_the_rest(subject: Subject) -> Iterator[Problem]:
+    """Beside the engine's share stands what no share holds: CUDA's own memory, and what a sleeping trainer keeps."""
+    memory = engine(subject)
+    if memory is None or memory.share <= (most := _largest_share(subject)):
+        return
+    kept = "the sleeping trainer keeps its CUDA context and buffers there" if colocated(subject) else "CUDA itself needs some"
+    yield Problem(
+        f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
+        f"it leaves {max(0.0, subject.gpu_gib - memory.budget):.1f} GiB of the GPU, and {kept}", f"set at most {most:.2f}",
+    )  # fmt: skip
+
+
+def engine_leaves_a_margin(subject: Subject) -> Iterator[Problem]:
+    """The rollout phase was never measured, so it gets the wider margin; a share within it may still work."""
+    memory = engine(subject)
+    if memory is None or not colocated(subject) or memory.share > _largest_share(subject):
+        return
+    need = memory.budget + CONTEXT_GIB + INFERRED_MARGIN * subject.gpu_gib
+    if need > subject.gpu_gib:
+        yield Problem(
+            f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
+            f"{memory.budget:.1f} GiB + {CONTEXT_GIB:g} of the trainer's CUDA context + {INFERRED_MARGIN * subject.gpu_gib:.1f} margin"
+            f" = {need:.1f} GiB, {subject.gpu}", "watch the first rollout, or lower it",
+        )  # fmt: skip
 
 
 def weights_meet_on_the_gpu(subject: Subject) -> Iterator[Problem]:
@@ -219,6 +252,8 @@ RULES: Final = (
     Rule("forward-pass-fits-gpu", "error", forward_pass_fits),
     Rule("engine-holds-a-conversation", "error", engine_holds_a_conversation, inferred=True),
     Rule("engine-holds-a-group", "warning", engine_holds_a_group, inferred=True),
+    Rule("engine-leaves-the-rest", "error", engine_leaves_the_rest, inferred=True),
+    Rule("engine-leaves-a-margin", "warning", engine_leaves_a_margin, inferred=True),
     Rule("weights-meet-on-the-gpu", "error", weights_meet_on_the_gpu, inferred=True),
     Rule("memory-is-checked", "warning", memory_is_checked),
 )

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from config.base_models import GIB, BaseModel
+from config.engine_memory import CONTEXT_GIB
 
 # Bytes a token and vocabulary entry: (chunked, at once), with and without a backward pass.
 _HEAD_TRAIN: Final = (6, 12)
@@ -39,8 +40,8 @@ _LAYER_TRAIN, _LAYER_FORWARD = 3.8, 1.6
 _LAYER_SAVED: Final = 2.9
 # PyTorch reserves more than it has allocated (fragmentation): measured 1 to 13 GiB, growing with the activations.
 _RESERVED_FIXED_GIB, _RESERVED_SHARE = 1.0, 0.14
-# CUDA's and NCCL's own memory, and what a sleeping vLLM keeps (context, graphs). Inferred, not measured.
-_CONTEXT_GIB, _SLEEPING_ENGINE_GIB = 1.0, 2.0
+# What a sleeping vLLM keeps (context, graphs). Inferred, not measured.
+_SLEEPING_ENGINE_GIB = 2.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Peak:
 
     def planned(self, *, colocated: bool) -> float:
         """What a plan sets aside: the peak, the allocator's margin, CUDA's own memory, and a sleeping engine where there is one."""
-        return self.total + self.reserved_margin + _CONTEXT_GIB + (_SLEEPING_ENGINE_GIB if colocated else 0.0)
+        return self.total + self.reserved_margin + CONTEXT_GIB + (_SLEEPING_ENGINE_GIB if colocated else 0.0)
 
     def formula(self, *, colocated: bool) -> str:
         """The arithmetic on one line."""
@@ -113,7 +114,7 @@ class Peak:
         return (
             f"{self.weights:.1f} weights (4 bytes x parameters / {step.gpus} GPUs) + {self.optimizer:.1f} optimizer and gradients"
             f" + {self.gathered:.1f} gathered layers + {self.activations:.1f} activations ({step.micro_batch} x {step.tokens} tokens)"
-            f" = {self.total:.1f} GiB; + {self.reserved_margin:.1f} fragmentation + {_CONTEXT_GIB:g} CUDA{engine}"
+            f" = {self.total:.1f} GiB; + {self.reserved_margin:.1f} fragmentation + {CONTEXT_GIB:g} CUDA{engine}"
             f" = {self.planned(colocated=colocated):.1f} GiB"
         )
 

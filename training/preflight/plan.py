@@ -55,6 +55,25 @@ def speed(tokens: int, micro_batch: int) -> float:
     return 1 + at(short) * (1 - share) + at(long) * share
 
 
+def impossible(subject: Subject, *, readable: bool = True) -> str | None:
+    """Why there is no plan; None where there is one. `readable`: whether the configuration's numbers make sense."""
+    env = subject.environment
+    if env.local:
+        return f"environment {env.name} trains a stand-in without a GPU, so there is no memory to plan"
+    if env.training.framework != "skyrl":
+        return f"memory is computed for SkyRL only, and this trainer is {env.training.framework}"
+    if not readable:
+        return "a value of the configuration is out of its range"
+    if not subject.gpu_gib:
+        return f"the workers of environment {env.name} ({env.workers.instance_type}) have no GPU whose memory is known"
+    if subject.model is None:
+        named = env.training.base_model_repository or env.training.base_model
+        return f"the size of the model {named} is not known here (config/base_models.py)"
+    if gpu.step(subject, backward=True) is None:
+        return f"memory is computed for trainer.strategy=fsdp only, and it is {subject.settings['trainer.strategy']}"
+    return None
+
+
 def plan(subject: Subject) -> list[Choice]:
     """One choice a pass; empty where memory is not computed. The gain is of training steps; a forward pass has no measured one."""
     found = []

@@ -33,6 +33,8 @@ FIXED: Final[Mapping[str, str]] = {
     f"{PLACE}policy_num_gpus_per_node": "the number of GPUs is in the names of the checkpoint's files",
     "environment.env_class": "the policy would go on in another environment",
 }
+# Their product is the number of GPUs; how it is split over nodes may change.
+WORLD: Final = (f"{PLACE}policy_num_nodes", f"{PLACE}policy_num_gpus_per_node")
 # What SkyRL goes on with, in a way that may surprise.
 SURPRISING: Final[Mapping[str, str]] = {
     "data.train_data": "the position in the old data is taken over to the new",
@@ -54,12 +56,11 @@ def compare(before: Mapping[str, Value], subject: Subject) -> list[Finding]:
     if not resumes(subject):
         return []
     old, new = with_defaults(before), subject.settings.full
-    world = f"{PLACE}policy_num_nodes", f"{PLACE}policy_num_gpus_per_node"
-    same_world = _product(old, world) == _product(new, world)
+    same_world = _product(old, WORLD) == _product(new, WORLD)
     found = []
     for key in sorted(old.keys() | new.keys()):
         was, now = old.get(key), new.get(key)
-        if was == now or (key in world and same_world):
+        if was == now or (key in WORLD and same_world):
             continue
         values = f"{json.dumps(was)} in the last attempt, {json.dumps(now)} here"
         if key in FIXED:

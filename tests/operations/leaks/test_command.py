@@ -7,7 +7,10 @@ import json
 import pytest
 
 from cli.main import run
+from config.names import Stack
 from local import lifecycle
+from operations.leaks import scan as scanning
+from operations.leaks.leak import Found, Leak
 from tests.local.cloud.conftest import Account
 
 pytestmark = pytest.mark.cloud
@@ -52,6 +55,31 @@ def test_data_that_is_kept_on_purpose_goes_only_when_it_is_named(
     assert run(["--env", "local", "leaks", "--delete", "--kept", "--yes"]) == 0
     assert "removed 1 of 1" in capsys.readouterr().out
     assert cloud.client("ecr").describe_repositories()["repositories"] == []
+
+
+@pytest.mark.parametrize(
+    ("standing", "stuck", "said", "code"),
+    [
+        (tuple(Stack)[:8], False, ("8 stacks still stand (Network, Data, ", "nothing is left beside them"), 0),
+        ((Stack.NETWORK,), True, ("1 stack still stands (Network): deployed, no leaks", "1 left"), 1),
+        ((), False, ("30 CDK assets in the account's toolkit bucket", "nothing is left"), 0),
+    ],
+)
+def test_stacks_that_stand_are_named_and_cdks_own_files_are_one_line(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    standing: tuple[Stack, ...], stuck: bool, said: tuple[str, str], code: int,
+) -> None:  # fmt: skip
+    files = () if standing else [Leak("CDK asset", f"s3://b/{n}", "cdk", "free", (f"aws {n}",), kept="CDK keeps it") for n in range(30)]
+    failed = [Leak("CloudFormation stack", "hyperpod-rl-local-Platform", "left DELETE_FAILED by cdk", "-", ("aws it",))] if stuck else []
+    monkeypatch.setattr(scanning, "scan", lambda *_: Found((*failed, *files), (), standing))
+    assert run(["--env", "local", "leaks"]) == code
+    *_, one, last = lines = capsys.readouterr().out.splitlines()
+    assert (one[: len(said[0])], last) == said
+    assert len(lines) == 2 + 2 * stuck
+    assert run(["--env", "local", "leaks", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["standing"] == [which.value for which in standing]
+    assert len(document["kept"]) == len(files), "each of them is in the document"
 
 
 def test_another_accounts_credentials_are_refused(

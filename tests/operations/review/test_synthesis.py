@@ -101,6 +101,14 @@ def test_a_side_that_cannot_be_synthesized_says_what_it_said(project: Path) -> N
         synthesis.sides("mine", synthesis.commit("HEAD", root=project), root=project)
 
 
+def test_an_environment_that_is_refused_says_its_sentences_and_no_code(project: Path) -> None:
+    refuses = "class Refused(Exception):\n    problems = ('a = 1: it is odd; set 2.', 'b = 1: it is odd; set 2.')\n"
+    (project / "config/load.py").write_text(f"{refuses}def load(name):\n    raise Refused\n")
+    with pytest.raises(synthesis.Broken) as caught:
+        synthesis.sides("mine", synthesis.commit("HEAD", root=project), root=project)
+    assert caught.value.said == "a = 1: it is odd; set 2. / b = 1: it is odd; set 2."
+
+
 def test_outside_of_a_clone_and_in_a_shallow_one_it_says_what_git_lacks(project: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not a git repository"):
         synthesis.default_base(root=tmp_path)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config import workload_rules
 from config.base_models import BASE_MODELS
 from config.environment import Environment
+from config.instances import INSTANCES
 from config.load import load
 from training.preflight import gpu, memory, plan
 from training.preflight.findings import Subject
@@ -137,6 +140,32 @@ def test_where_micro_batch_one_does_not_fit_the_longest_conversation_is_named() 
         "generator.inference_engine.engine_init_kwargs.max_model_len=80000", count=1,
     )  # fmt: skip
     assert list(gpu.training_step_fits(fitting)) == []
+
+
+_SHARE = "generator.inference_engine.gpu_memory_utilization"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.45, 0.46, 0.5, 0.54])
+@pytest.mark.parametrize("instance_type", ["ml.g5.12xlarge", "ml.g6e.48xlarge", "ml.p4d.24xlarge", "ml.g7e.12xlarge"])
+def test_what_synth_proposes_passes_preflight(instance_type: str, share: float) -> None:
+    """A larger share, or another type: both follow from the formula that preflight refuses with."""
+    env = load("reference")
+    overrides = {**env.training.overrides, _SHARE: share}
+    groups = tuple(g.model_copy(update={"instance_type": instance_type}) if g.role == "workers" else g for g in env.instance_groups)
+    env = env.model_copy(update={"instance_groups": groups, "training": env.training.model_copy(update={"overrides": overrides})})
+    for problem in workload_rules.engine_fits_gpu(env):
+        if problem.field.endswith(_SHARE):
+            proposed = re.search(r"set at least (\S+)", problem.fix)
+            named = re.match(r"use a type of ([a-z0-9, ]+)(?:, or|$)", problem.fix)
+            tried = [(instance_type, float(proposed[1]))] if proposed else []
+            of = named[1].split(", ") if named else []
+            tried += [(next(name for name in INSTANCES if name.startswith(f"ml.{family}.")), share) for family in of if family != "or"]
+            assert tried
+            for name, value in tried:
+                # As long as a conversation may be: SkyRL's longest is within it.
+                asked = _subject(name, f"{_SHARE}={value}", "generator.max_input_length=14976", count=1)
+                assert list(gpu.engine_holds_a_conversation(asked)) == [], (name, value)
+                assert list(gpu.engine_leaves_the_rest(asked)) == [], (name, value)
 
 
 def test_weights_that_fit_no_gpu() -> None:

@@ -121,6 +121,13 @@ EXAMPLES: dict[str, list[tuple[Case, Case]]] = {
     "engine-holds-a-group": [
         (((f"{ENGINE}gpu_memory_utilization=0.35",), {}, _nothing), ((f"{ENGINE}gpu_memory_utilization=0.25",), {}, _nothing))
     ],
+    "engine-leaves-the-rest": [
+        (((f"{ENGINE}gpu_memory_utilization=0.93",), {}, _nothing), ((f"{ENGINE}gpu_memory_utilization=0.95",), {}, _nothing)),
+        (((f"{ENGINE}gpu_memory_utilization=0.88",), {}, _nothing), ((f"{ENGINE}gpu_memory_utilization=1.0",), {}, _nothing)),
+    ],
+    "engine-leaves-a-margin": [
+        (((f"{ENGINE}gpu_memory_utilization=0.88",), {}, _nothing), ((f"{ENGINE}gpu_memory_utilization=0.9",), {}, _nothing))
+    ],
     "weights-meet-on-the-gpu": [
         (((), {}, _nothing), ((f"{ENGINE}gpu_memory_utilization=0.9",), {"instance_type": "ml.g5.12xlarge"}, _nothing))
     ],
