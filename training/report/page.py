@@ -92,7 +92,7 @@ def _tiles(history: History) -> str:
         ("Baseline, before training", _rate(record.baseline)),
         ("Oracle bound", _bound(record)),
         ("Last step", f"{number(record.last_step)}<small>{reward}, {number(record.median_step_seconds, 2)} s a step (median)</small>"),
-        ("GPU hours", f"{number(record.usage.gpu_hours)}{incomplete}<small>cost {_cost(record)}</small>"),
+        ("GPU hours", f"{number(record.usage.gpu_hours)}{incomplete}<small>{_cost(record)}</small>"),
     ]
     return f'<dl class="tiles">{"".join(f"<div class=card><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)}</dl>'
 
@@ -116,7 +116,9 @@ def _bound(record: Record) -> str:
 
 def _cost(record: Record) -> str:
     usage = record.usage
-    return f"{number(usage.cost_usd, 2)} USD" if usage.cost_usd else escape(usage.cost_note)
+    if usage.cost_usd == 0:
+        return escape(usage.cost_note)  # why it is nothing
+    return "cost " + (f"{number(usage.cost_usd, 2)} USD" if usage.cost_usd is not None else escape(usage.cost_note))
 
 
 def _charts(histories: Sequence[History]) -> str:
