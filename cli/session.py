@@ -61,7 +61,9 @@ class Session:
 
 def harmless(text: str) -> str:
     """Text that somebody else may have written (a reason, a log's last words) without anything that a terminal would obey."""
-    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+    from config.problems import printable
+
+    return printable(text, keep="\n\t")
 
 
 def json_text(document: Any, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:

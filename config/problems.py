@@ -31,8 +31,12 @@ def without_password(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    # What is not printable could end the line, or rewrite it on a terminal: shown as in a Python literal.
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_password(text))
+    return printable(without_password(text))
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with what is not printable, which could end the line or rewrite it on a terminal, as in a Python literal."""
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 def _cut(text: str) -> str:

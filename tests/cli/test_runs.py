@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +16,7 @@ from config.load import load
 from config.problems import Problem, Unreachable
 from tests.training import run_folder
 from tests.training.console_text import step, training_log
-from tests.training.fakes import FakeRay, connection
+from tests.training.fakes import FakeRay, connection, reached
 from training import cluster as clusters
 from training import follow as following
 from training import jobs, keeping, layout, manifests, run
@@ -28,12 +26,7 @@ from training.manifests import Manifests
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-
-    @contextlib.contextmanager
-    def connect(env: Environment, **_: Any) -> Iterator[Any]:
-        yield connection(fake, env)
-
-    monkeypatch.setattr(jobs, "connect", connect)
+    reached(fake, monkeypatch)
     monkeypatch.setattr(following, "STATUS_SECONDS", 0.05)
     return fake
 

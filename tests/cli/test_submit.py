@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cli import main
-from config.environment import Environment
 from config.load import load
 from tests.training import run_folder
-from tests.training.fakes import FakeRay, connection
+from tests.training.fakes import FakeRay, connection, reached
 from training import jobs, keeping, layout, record, reproduce, run
 from training.preflight import disk
 
@@ -22,12 +18,7 @@ from training.preflight import disk
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-
-    @contextlib.contextmanager
-    def connect(env: Environment, **_: Any) -> Iterator[Any]:
-        yield connection(fake, env)
-
-    monkeypatch.setattr(jobs, "connect", connect)
+    reached(fake, monkeypatch)
     monkeypatch.setattr(disk, "free_bytes", lambda path: 10**15)  # not this machine's disk
     monkeypatch.setattr(run, "current_code", lambda: run.Code("a" * 40, dirty=False))
     return fake

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from training.maze import CELLS, PIXELS, SIDE, STOP, Maze, maze
+from training.maze_task import FRESH
 from training.pictures import pixels
 
 Said = str | tuple[int, dict[str, str], Any]
@@ -116,3 +117,11 @@ def serving(**settings: Any) -> Iterator[Server]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(20)
         loop.close()
+
+
+def base_and_candidate(body: dict[str, Any]) -> str:
+    """`base` solves a third of the mazes, `candidate` what can be solved."""
+    return oracle(body) if body["model"] == "candidate" else _A_THIRD(body)
+
+
+_A_THIRD = solving({*range(0, 64, 3), *FRESH[::3]})

@@ -13,7 +13,7 @@ from serving import evidence, export
 from serving.releases import Release
 from serving.store import Store
 from tests.serving.exports import GOOD, RUN, make_record, record_of, write_export, write_record
-from tests.serving.openai_server import oracle, serving, solving
+from tests.serving.openai_server import base_and_candidate, oracle, serving
 from training import maze_task, results
 from training import record as records
 from training.maze_task import FRESH
@@ -25,14 +25,6 @@ ENV = load("local")
 
 def run(*words: str) -> int:
     return command(["--env", "local", *words])
-
-
-def models(body: dict[str, Any]) -> Any:
-    """`base` solves a third of the mazes, `candidate` what can be solved."""
-    return oracle(body) if body["model"] == "candidate" else SOME(body)
-
-
-SOME = solving({*range(0, 64, 3), *FRESH[::3]})
 
 
 def test_a_result_counts_if_it_is_about_these_bytes_and_was_played_as_the_run_plays(opened: Store, shared: Path) -> None:
@@ -65,7 +57,7 @@ def test_a_run_without_eval_dumps_is_played_by_the_gate_itself(
     write_record(shared, record_of(GOOD).model_copy(update={"evaluations": rough}))
     monkeypatch.setitem(maze_task.SETS, "fresh", FRESH[:24])  # type: ignore[arg-type]
     monkeypatch.setitem(maze_task.SETS, "held-out", range(24))
-    with serving(answer=models) as server:
+    with serving(answer=base_and_candidate) as server:
         asked = ["--endpoint", server.url, "--model", "candidate"]
         assert run("gate", RUN, *asked) == 2
         assert "--baseline-model" in capsys.readouterr().err

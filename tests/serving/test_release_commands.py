@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from config.load import load
 from serving import aliases, export, promote, releases
 from serving.store import Store
 from tests.serving.exports import GOOD, RUN, make_record, record_of, write_export
-from tests.serving.openai_server import oracle, serving, solving
+from tests.serving.openai_server import base_and_candidate, serving, solving
 from training import maze_task, results
 from training import record as records
 from training.maze_task import FRESH
@@ -25,21 +24,13 @@ def run(*words: str) -> int:
     return command(["--env", "local", *words])
 
 
-def models(body: dict[str, Any]) -> Any:
-    """`base` solves a third of the mazes, `candidate` what can be solved."""
-    return oracle(body) if body["model"] == "candidate" else SOME(body)
-
-
-SOME = solving({*range(0, 64, 3), *FRESH[::3]})
-
-
 def test_gate_promote_alias_rollback_retire(
     opened: Store, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HYPERPOD_RL_SUBMITTER", "ada")
     assert run("promote", RUN) == 2
     assert "the gate has not judged it" in capsys.readouterr().err
-    with serving(answer=models) as server:
+    with serving(answer=base_and_candidate) as server:
         asked = ["--endpoint", server.url, "--model", "candidate", "--baseline-model", "base"]
         assert run("gate", RUN, "--best", *asked) == 0
         requests = len(server.bodies)
@@ -218,7 +209,7 @@ def test_current_is_not_taken_by_what_was_never_compared_with_it(
 ) -> None:
     """The gate said yes when there was no release; since then another one has become current."""
     monkeypatch.setitem(maze_task.SETS, "fresh", FRESH[:16])  # type: ignore[arg-type]
-    with serving(answer=models) as server:
+    with serving(answer=base_and_candidate) as server:
         assert run("gate", RUN, "--endpoint", server.url, "--model", "candidate", "--baseline-model", "base") == 0
     write_export(shared, 20)
     assert run("promote", RUN, "--step", "20", "--override", "meanwhile", "--alias", "current") == 0

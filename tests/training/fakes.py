@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from config.environment import Environment
 from config.load import load
+from training import jobs
 from training.connection import Connection
 
 
@@ -105,6 +109,16 @@ class FakeRay:
 def connection(ray: FakeRay, env: Environment | None = None) -> Connection:
     """A connection whose every client is the fake."""
     return Connection(env or load("reference"), "http://127.0.0.1:1", factory=lambda _: ray)
+
+
+def reached(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever connects to a Ray cluster from now on reaches the fake."""
+
+    @contextlib.contextmanager
+    def connect(env: Environment, **_: Any) -> Iterator[Connection]:
+        yield connection(ray, env)
+
+    monkeypatch.setattr(jobs, "connect", connect)
 
 
 @dataclass

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.training.fakes import connection
+from tests.training.fakes import reached
 from tests.training.scripted import READY, Scripted
 from training import cluster as clusters
 from training import follow as following
-from training import jobs, layout, supervise
+from training import layout, supervise
 from training.supervise import Limits
 
 
@@ -27,12 +24,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     fake = Scripted()
-
-    @contextlib.contextmanager
-    def connect(env: Any, **_: Any) -> Iterator[Any]:
-        yield connection(fake, env)
-
-    monkeypatch.setattr(jobs, "connect", connect)
+    reached(fake, monkeypatch)
     monkeypatch.setattr(following, "STATUS_SECONDS", 0.05)
     monkeypatch.setattr(clusters, "state", lambda kubectl: READY)
     monkeypatch.setattr(supervise, "Limits", functools.partial(Limits, backoff=0.0))
