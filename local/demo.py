@@ -236,12 +236,13 @@ def _alone() -> Iterator[None]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of the clearing undone."""
-    held = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A second Ctrl-C, or a second SIGTERM, must not leave half of the clearing undone."""
+    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, held)
+        for number, handler in held.items():
+            signal.signal(number, handler)
 
 
 def _shown(path: Path) -> str:

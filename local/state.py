@@ -15,9 +15,11 @@ from config.problems import Problem, Refused
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "HYPERPOD_RL_LOCAL"
 BASE_PORT = "HYPERPOD_RL_LOCAL_PORT"
-# A Unix socket's path takes at most 107 characters (`man 7 unix`), and up to 75 of them stand behind the folder:
-# `/<8 digits of the cluster>/t/session_<date>_<time>_<microseconds>_<process id of 7 digits>/sockets/plasma_store`.
-_LONGEST_RAY_FOLDER = 107 - len("/d4a560d1/t/session_2026-11-29_21-07-33_123456_4194304/sockets/plasma_store")
+# A Unix socket's path takes at most 107 characters (`man 7 unix`). Behind the folder stands
+# `/<8 digits of the cluster>/t/session_<date>_<time>_<microseconds>_<process id of up to 7 digits>/sockets/<name>`,
+# and the longest name is that of a part of Ray's dashboard, `dash_MetricsHead`; a few more leave room for the next Ray.
+_LONGEST_SOCKET = len("dash_MetricsHead") + 3
+_LONGEST_RAY_FOLDER = 107 - len("/d4a560d1/t/session_2026-11-29_21-07-33_123456_4194304/sockets/") - _LONGEST_SOCKET
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from training import cluster as training_cluster
 from training import manifests as files
 from training.kubernetes import Kubectl, Rejected
 from training.manifests import Manifests
-from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, left_pods, until, waiting_pods
+from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, until, waiting_pods
 
 KIND: Final = files.RESOURCES["RayService"]
 _GPU: Final = "nvidia.com/gpu"
@@ -35,6 +35,7 @@ class State:
     deployments: Mapping[str, str] = field(default_factory=dict)
     endpoints: int = 0
     waiting_for: Sequence[str] = ()
+    restarts: Mapping[str, int] = field(default_factory=dict)
     # Whether the status is that of the newest specification; KubeRay does not always say so (training/waiting.py, UNSEEN_SECONDS).
     generation_seen: bool = True
 
@@ -140,7 +141,8 @@ def up(
 ) -> State:
     """Deliver the ingress, apply the manifests, and wait until the endpoint answers.
 
-    Raises Refused where `check` says no, Rejected if the API server does, Unreachable naming what is missing if the time is over.
+    Raises Refused where `check` says no, Rejected if the API server does, Failed if a container ends again and again, Unreachable
+    naming what is missing if the time is over.
     """
     check(kubectl)
     if deliver(store):
@@ -184,17 +186,20 @@ def state(kubectl: Kubectl) -> State:
     applications, deployments, messages = _applications(status)
     ready = ready_condition and not deleting and all(said == "RUNNING" for said in applications.values())
     waiting: list[str] = []
+    restarts: Mapping[str, int] = {}
     if not ready and not deleting:
         if said := conditions.get("Ready", {}).get("message"):
             waiting.append(str(said))
         waiting += messages
         pods = _pods(kubectl)
         waiting += waiting_pods(pods)
+        restarts = backing_off(pods)
         if not pods:
             waiting.append("its pods do not exist yet")
     return State(
         name, namespace, exists=True, ready=ready, deleting=deleting, applications=applications, deployments=deployments,
-        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting, generation_seen=seen,
+        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting, restarts=restarts,
+        generation_seen=seen,
     )  # fmt: skip
 
 

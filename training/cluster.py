@@ -15,7 +15,7 @@ from training import base_model
 from training import manifests as files
 from training.kubernetes import Kubectl
 from training.manifests import Manifests
-from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, left_pods, until, waiting_pods
+from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, until, waiting_pods
 
 KIND = files.RESOURCES["RayCluster"]
 
@@ -35,6 +35,7 @@ class State:
     generation_seen: bool = True
     deleting: bool = False
     waiting_for: Sequence[str] = field(default=())
+    restarts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -97,8 +98,8 @@ def up(
 ) -> State:
     """Apply the manifests and wait until head and all workers are ready, and the base model is there.
 
-    Raises Rejected if the API server says no, Failed if the model cannot be fetched, Unreachable naming what is missing if the
-    time is over.
+    Raises Rejected if the API server says no, Failed if the model cannot be fetched or a container ends again and again, Unreachable
+    naming what is missing if the time is over.
     """
     files.apply(kubectl, found.folder)  # first, so that what the API server refuses has started no download
     if model is not None:
@@ -161,7 +162,8 @@ def state(kubectl: Kubectl) -> State:
     )  # fmt: skip
     if result.ready or result.deleting:
         return result
-    return replace(result, waiting_for=_reasons(kubectl, namespace, name, status))
+    pods = kubectl.list("pods", namespace=namespace, selector=f"ray.io/cluster={name}")
+    return replace(result, waiting_for=_reasons(kubectl, namespace, name, status, pods), restarts=backing_off(pods))
 
 
 def _gpus(status: dict[str, Any]) -> int:
@@ -173,13 +175,12 @@ def _left(kubectl: Kubectl, namespace: str, name: str) -> Sequence[str]:
     return left_pods(kubectl.list("pods", namespace=namespace, selector=f"ray.io/cluster={name}"))
 
 
-def _reasons(kubectl: Kubectl, namespace: str, name: str, status: dict[str, Any]) -> Sequence[str]:
+def _reasons(kubectl: Kubectl, namespace: str, name: str, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     """Why it is not ready: KubeRay's own words, each pod that waits, the newest warnings."""
     reasons = [str(status["reason"])] if status.get("reason") else []
     reasons += [
         str(c.get("message")) for c in status.get("conditions") or [] if c.get("type") == "ReplicaFailure" and c.get("status") == "True"
     ]
-    pods = kubectl.list("pods", namespace=namespace, selector=f"ray.io/cluster={name}")
     reasons += waiting_pods(pods)
     watched = {name, *(pod["metadata"]["name"] for pod in pods)}
     events = [

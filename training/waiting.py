@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from config.problems import Unreachable
+from config.problems import Failed, Unreachable
 
 # KubeRay writes `observedGeneration` only when something else in the status changes (ray-operator, utils/consistency.go), so after an
 # edit that moves no pod (a toleration) it stays old for ever. An edit that does move pods shows within a second or two.
 UNSEEN_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 2.0
+# So many more ends of one container while somebody waits, and it will not come up by waiting: the kubelet's back-off makes that 10
+# minutes and more, and the nodes cost money meanwhile.
+HOPELESS_RESTARTS: Final = 6
 Note = Callable[[str], None]
 
 
@@ -34,6 +37,10 @@ class Standing(Protocol):
     def waiting_for(self) -> Sequence[str]:
         """What is missing, a sentence each."""
 
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """How often the containers of each pod that waits in a back-off have been started again."""
+
     def sentence(self) -> str:
         """For people, on one line."""
 
@@ -44,8 +51,12 @@ Stands = TypeVar("Stands", bound=Standing)
 def until(
     look: Callable[[], Stands], done: Callable[[Stands], bool], word: str, *, timeout_seconds: float, note: Note, clock: Clock
 ) -> Stands:
-    """Look again and again until it is done, noting each change. Raises Unreachable naming what is missing if the time is over."""
+    """Look again and again until it is done, noting each change.
+
+    Raises Unreachable naming what is missing if the time is over, and Failed with its last words where a container ends again and again.
+    """
     start, said = clock.now(), ""
+    before: dict[str, int] = {}
     while True:
         current = look()
         if done(current):
@@ -54,6 +65,13 @@ def until(
         if line != said:
             note(line)
             said = line
+        for pod, count in current.restarts.items():
+            if count - before.setdefault(pod, count) >= HOPELESS_RESTARTS:
+                why = next((each for each in current.waiting_for if each.startswith(f"pod {pod}:")), f"pod {pod} does not stay up")
+                raise Failed(
+                    f"{current.sentence()}; in this wait it was started {count - before[pod]} times and ended each time. {why}. "
+                    "What was applied is still there: mend the cause and run this again, or take it down"
+                )
         if clock.now() - start >= timeout_seconds:
             missing = "; ".join(current.waiting_for) or "nothing more is known"
             raise Unreachable(f"{current.sentence()}; it was not {word} within {timeout_seconds / 60:.0f} min. It waits for: {missing}")
@@ -100,6 +118,17 @@ def _ending(terminated: Mapping[str, Any]) -> str:
 def waiting_pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of these pods each that is not ready, and why."""
     return [f"pod {pod['metadata']['name']}: {reason}" for pod in pods if (reason := pod_reason(pod))]
+
+
+def backing_off(pods: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Of these pods each that waits in CrashLoopBackOff, and how often its containers have been started again."""
+    found = {}
+    for pod in pods:
+        status = pod.get("status") or {}
+        states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        if any(((each.get("state") or {}).get("waiting") or {}).get("reason") == "CrashLoopBackOff" for each in states):
+            found[str(pod["metadata"]["name"])] = sum(int(each.get("restartCount") or 0) for each in states)
+    return found
 
 
 def left_pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:

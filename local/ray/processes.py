@@ -23,6 +23,9 @@ FOLDER_MARK = "HYPERPOD_RL_RAY_FOLDER"
 POD_MARK = "HYPERPOD_RL_RAY_POD"
 STARTED = "Ray runtime started."
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# What `ray start --block` prints of each part of Ray that has died, and the line that ends a Python traceback.
+_DIED = re.compile(r" -- +(\w+) +\[(exit code=-?\d+)\]")
+_ERROR = re.compile(r"^[A-Za-z_.]*(?:Error|Exception): \S.*", re.M)
 # The child dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), and Ray's processes die with the child.
 _LAUNCH = (
     "import ctypes,os,sys;parent=int(sys.argv[1]);ctypes.CDLL(None).prctl(1,9,0,0,0);"
@@ -56,12 +59,18 @@ class RayNode:
         return self.folder / "t"
 
     def last_words(self) -> str:
-        """The last line that was printed, without colours: why a process ended, as far as it said so. At most 300 characters."""
+        """Why the node ended, as far as it said so: which of Ray's processes died and the first error that was printed, or the last line.
+
+        Without colours, at most 300 characters. The first error, because a part that fails (the dashboard) takes others with it.
+        """
         try:
-            lines = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace")).splitlines()
+            text = _COLOUR.sub("", self.log.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             return ""
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+        died = [f"{name} ended with {code.replace('=', ' ')}" for name, code in _DIED.findall(text)]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        why = _ERROR.findall(text)[:1] or (lines[-1:] if not died else [])
+        return "; ".join([*died, *why])[:300]
 
     def alive(self) -> bool:
         """Whether `ray start --block` runs."""

@@ -40,6 +40,8 @@ LIGHT = {
 _KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "NODE_PATH")
 _STATIC_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
+# As KubeRay's liveness probes: a pod whose agent never answers (its port was taken meanwhile, say) starts again, with other ports.
+STARTUP_SECONDS = 240.0
 DASHBOARD_PORT = 8265
 
 
@@ -210,7 +212,9 @@ class Runtime:
                 continue
             node = running.nodes.get(name) or self._node(running, pod)
             if node.process is not None and not node.alive():
-                self._died(running, pod, node)
+                self._died(running, pod, node, node.last_words())
+            elif node.alive() and not node.ready and time.monotonic() - node.started_at > STARTUP_SECONDS:
+                self._died(running, pod, node, f"it did not answer within {STARTUP_SECONDS:.0f} s: {node.last_words()}")
             if node.process is None and time.monotonic() >= node.start_after:
                 self._start(running, cluster, pod, node)
             if node.alive() and not node.ready and self._is_ready(pod, node):
@@ -300,9 +304,8 @@ class Runtime:
             return False
         return not operator.is_head(pod) or _healthy(f"http://{node.address}:{DASHBOARD_PORT}/api/gcs_healthz")
 
-    def _died(self, running: Running, pod: Object, node: RayNode) -> None:
+    def _died(self, running: Running, pod: Object, node: RayNode, why: str) -> None:
         """As the kubelet: the container starts again in its pod; with restartPolicy Never the pod fails and is replaced."""
-        why = node.last_words()
         processes.end(node, keep_folder=True)
         node.process = None
         container = pod["spec"]["containers"][0]["name"]

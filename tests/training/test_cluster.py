@@ -180,6 +180,27 @@ def test_up_gives_up_and_says_what_is_missing(env: Environment, tmp_path: Path) 
     assert "not ours" not in str(gave_up.value)
 
 
+@pytest.mark.parametrize(("ends_more", "hopeless"), [(True, True), (False, False)])
+def test_a_container_that_ends_again_and_again_is_not_waited_for(ends_more: bool, hopeless: bool, env: Environment, tmp_path: Path) -> None:
+    looks = 0
+
+    def answer(words: Sequence[str]) -> str | tuple[int, str]:
+        nonlocal looks
+        if words[:2] == ["get", "pods"]:
+            looks += ends_more
+            crashing = pod("w-1", waiting="CrashLoopBackOff", message="ModuleNotFoundError: no module ray")
+            crashing["status"]["containerStatuses"][0]["restartCount"] = 40 + looks // 3
+            return json.dumps({"items": [crashing]})
+        return answers([ray_cluster(ready=2)])(words)
+
+    time = Time()
+    with pytest.raises(Failed if hopeless else Unreachable) as gave_up:
+        cluster.up(Kubectl(env, FakeKubectl(answer)), found(tmp_path), timeout_seconds=3600, clock=time.clock)
+    assert "ModuleNotFoundError: no module ray" in str(gave_up.value)
+    assert ("it was started 6 times and ended each time" in str(gave_up.value)) is hopeless
+    assert (time.clock.now() < 120) is hopeless, "ends from before this wait do not count"
+
+
 def test_a_missing_platform_is_named(env: Environment, tmp_path: Path) -> None:
     execute = FakeKubectl(lambda _: (1, 'Error from server (NotFound): namespaces "training" not found'))
     with pytest.raises(Rejected, match=r"cdk deploy --all -c env=reference"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from config.problems import Failed, Refused, Unreachable
 from local import lifecycle, processes, state
@@ -146,10 +148,14 @@ def test_up_beside_a_daemon_that_was_stopped_says_what_to_do(folder: Path, monke
 
 def test_rays_folder_stays_short_wherever_temporary_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'long' * 30}")
-    sockets = "0a1b2c3d/t/session_2026-11-29_21-07-33_123456_4194304/sockets/plasma_store"  # process ids have up to 7 digits
+    dashboard = Path(ray.__file__).parent / "dashboard" / "modules"
+    parts = [name for file in dashboard.rglob("*.py") for name in re.findall(r"^class (\w+)\(SubprocessModule", file.read_text(), re.M)]
+    assert len(parts) > 5, "Ray names the parts of its dashboard otherwise now"
+    session = "0a1b2c3d/t/session_2026-11-29_21-07-33_123456_4194304/sockets"  # process ids have up to 7 digits
     for length in range(80):
-        path = state.ray_folder(Path("/" + "d" * length)) / sockets
-        assert len(str(path)) <= 107, "man 7 unix"
+        folder_of_ray = state.ray_folder(Path("/" + "d" * length))
+        for name in ("plasma_store", "raylet", *(f"dash_{part}" for part in parts)):
+            assert len(str(folder_of_ray / session / name)) <= 107, f"man 7 unix: {name}"
     assert state.ray_folder(Path("/srv/demo")) == Path("/srv/demo/ray"), "beside everything else where it fits"
 
 

@@ -6,10 +6,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from local.ray import processes
+import pytest
+
+from local.kubernetes.cluster import Cluster, Node
+from local.ray import processes, runtime
+from tests.local.kubernetes.conftest import install_kuberay, ray_cluster
 
 SLEEP = "import time;time.sleep(60)"
 SCRIPT = f"import subprocess,sys,time;subprocess.Popen([sys.executable,'-S','-c','{SLEEP}'],start_new_session=True);time.sleep(60)"
@@ -53,6 +58,67 @@ def test_a_node_that_ends_leaves_its_last_words_and_the_log_of_the_start_before(
         assert "--no-such-option" in node.log.with_suffix(".previous.log").read_text()
     finally:
         processes.end(node)
+
+
+METRICS = "RuntimeError: Module MetricsHead failed to start. Received EOF from pipe."
+# What Ray 2.57 printed where a socket's path was too long for a part of its dashboard.
+DASHBOARD_DIED = f"""\
+2026-11-30 04:05:15,988\tERROR services.py:1431 -- Failed to start the dashboard
+Traceback (most recent call last):
+  File "ray/dashboard/subprocesses/handle.py", line 146, in wait_for_module_ready
+    raise RuntimeError(
+{METRICS}
+2026-11-30 04:05:18,142\tERR scripts.py:1304 -- Some Ray subprocesses exited unexpectedly:
+2026-11-30 04:05:18,143\tERR scripts.py:86 --   \x1b[1mray_client_server\x1b[22m [exit code=1]
+RuntimeError: Timed out waiting for node info for node_id=35b2.
+2026-11-30 04:05:18,150\tERR scripts.py:1312 -- Remaining processes will be killed.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (DASHBOARD_DIED, f"ray_client_server ended with exit code 1; {METRICS}"),
+        ("Usage: ray start\n\nError: No such option: --no-such\n\n", "Error: No such option: --no-such"),
+        ("Traceback\nOSError: path too long\nbye\n", "OSError: path too long"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_last_words_name_who_died_and_the_first_error(log: str, said: str, tmp_path: Path) -> None:
+    node = processes.RayNode("p", tmp_path, "127.0.0.1")
+    node.log.write_text(log)
+    assert node.last_words() == said
+
+
+def test_a_pod_that_runs_and_never_answers_is_started_again(
+    cluster: Cluster, nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(node: processes.RayNode, arguments: Sequence[str], environment: Mapping[str, str], *, root: Path) -> None:
+        marks = {processes.FOLDER_MARK: str(root), processes.POD_MARK: node.pod}
+        node.process = subprocess.Popen([sys.executable, "-S", "-c", SLEEP], env={**environment, **marks}, start_new_session=True)
+        node.log.write_text("Local node IP: 127.0.0.1\n")
+        node.started_at = time.monotonic()
+
+    monkeypatch.setattr(processes, "start", start)
+    monkeypatch.setattr(runtime, "STARTUP_SECONDS", 0.2)
+    cluster.set_nodes(nodes)
+    install_kuberay(cluster)
+    ray = runtime.Runtime(folder=tmp_path / "ray", shared=tmp_path / "shared", root=tmp_path)
+    try:
+        ray.attach(cluster)
+        cluster.apply([ray_cluster(gpus=2)], manager="launcher")
+
+        def head() -> dict[str, Any]:
+            found = [pod for pod in cluster.store.select(kind="Pod", namespace="default") if "-head-" in pod["metadata"]["name"]]
+            return (found[0].get("status", {}).get("containerStatuses") or [{}])[0] if found else {}
+
+        assert until(lambda: head().get("restartCount", 0) >= 2)
+        waiting = head()["state"]["waiting"]
+        assert waiting["reason"] == "CrashLoopBackOff"
+        assert "it did not answer within" in waiting["message"]
+    finally:
+        ray.stop()
+    assert processes.marked(processes.FOLDER_MARK, str(tmp_path / "ray")) == []
 
 
 def test_ports_and_answers() -> None:

@@ -165,6 +165,8 @@ def test_a_worker_that_is_killed_comes_back(running: Running) -> None:
     log = running.runtime.log_of(running.cluster, "default", worker["metadata"]["name"])
     assert log is not None
     assert "Ray runtime started" in log.read_text()
+    said = [event["message"] for event in running.cluster.store.select(kind="Event", namespace="default") if event["reason"] == "BackOff"]
+    assert any("raylet ended with exit code -9" in message for message in said), said
 
 
 def test_a_head_that_is_killed_takes_its_workers_along_and_all_come_back(running: Running) -> None:
