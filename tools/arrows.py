@@ -6,8 +6,9 @@ A launcher that starts a JavaScript kernel to print its help is broken, and a pr
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +64,47 @@ def problems(root: Path = ROOT) -> list[str]:
     return found
 
 
+def _modules(root: Path) -> dict[str, Path]:
+    """Every module of ours, by its dotted name."""
+    found = {}
+    for folder in OURS:
+        for path in sorted((root / folder).rglob("*.py")):
+            words = path.relative_to(root).with_suffix("").parts
+            found[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
+    return found
+
+
+def _imported(tree: ast.Module, known: Collection[str]) -> Iterator[str]:
+    """The modules of ours that a module imports, inside functions too; what only types need (TYPE_CHECKING) is left out."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(ast.walk(node))
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in known or node.module in known:
+                    yield name if name in known else node.module
+
+
+def circles(root: Path = ROOT) -> list[str]:
+    """One sentence for each circle of imports: modules that none of them can be understood, or tested, without."""
+    known = _modules(root)
+    graph = {name: set(_imported(ast.parse(path.read_text(encoding="utf-8")), known)) - {name} for name, path in known.items()}
+    sorter = graphlib.TopologicalSorter(graph)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as circle:
+        return [f"{' -> '.join(reversed(circle.args[1]))} is a circle of imports: move what both need into a module of its own."]
+    return []
+
+
 if __name__ == "__main__":
-    lines = problems()
+    lines = problems() + circles()
     print("\n".join(lines) or "arrows: imports run one way")
     sys.exit(1 if lines else 0)

@@ -20,6 +20,7 @@ from config.load import ROOT
 from config.problems import Problem, Refused
 from training import entrypoint, frameworks, layout, skyrl
 from training.checkpoints import Origin
+from training.frameworks.framework import Framework
 from training.skyrl_keys import Value
 
 # SkyRL waits this long for its placement group; its default of 180 s is too short while a node is being replaced.
@@ -152,7 +153,7 @@ def specify(
 
 
 def _other(
-    env: Environment, framework: frameworks.Framework, *, run_id: str, settings: Sequence[str], code: Code | None, origin: Origin | None
+    env: Environment, framework: Framework, *, run_id: str, settings: Sequence[str], code: Code | None, origin: Origin | None
 ) -> Specification:
     """The specification of a run of another trainer than SkyRL."""
     folder, values, found = configuration(env, run_id=run_id, settings=settings)

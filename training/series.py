@@ -22,7 +22,7 @@ from training.solve_rate import Bound, SolveRate
 
 if TYPE_CHECKING:
     from training.follow import StepSeen
-    from training.frameworks import LogParser
+    from training.frameworks.framework import LogParser
 
 FILE: Final = "steps.jsonl"
 

@@ -9,9 +9,10 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from local.cloud import accounts, apiserver, faults, iam, inventory, ministack, services
-from local.cloud.services import Request, Response, ServiceError, grafana_http, pod_identity
+from local.cloud import accounts, apiserver, dispatch, faults, iam, inventory, ministack
+from local.cloud.services import grafana_http, pod_identity
 from local.cloud.store import Cloud
+from local.cloud.wire import Request, Response, ServiceError, access_key_of, service_of
 
 log = logging.getLogger("local.cloud")
 
@@ -33,8 +34,8 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
         # The loopback interface stands for TLS: a bucket's policy that refuses everything else is enforced.
         scope["headers"] = [*scope.get("headers", ()), (b"x-forwarded-proto", b"https")]
         request = _head(scope)
-        accounts.set_by(services.access_key_of(request.headers))
-        service = services.service_of(request.headers)
+        accounts.set_by(access_key_of(request.headers))
+        service = service_of(request.headers)
         if service == "cloudformation":
             body = await _body(receive)
             await _hold(body)
@@ -46,7 +47,7 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
             return
         body = await _body(receive)
         request = Request(request.method, request.path, request.query, request.headers, body)
-        if not ours and not services.answers(request):
+        if not ours and not dispatch.answers(request):
             await beyond(scope, _again(body, receive), send)
             return
         try:
@@ -88,7 +89,7 @@ def _answer(cloud: Cloud, request: Request) -> Response:
             return _json(pod_identity.agent(cloud, request.headers.get("authorization", "")))
         except ServiceError as error:
             return _json({"code": error.code, "message": error.message}, error.status)
-    return iam.refusal(request) or services.handle(cloud, request)
+    return iam.refusal(request) or dispatch.handle(cloud, request)
 
 
 def _admin(cloud: Cloud, request: Request) -> Response:

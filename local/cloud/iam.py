@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from local.cloud import REGION, accounts
-from local.cloud.services import Request, Response, access_key_of, operation, service_of
+from local.cloud.wire import Request, Response, access_key_of, operation, service_of
 
 SESSION_SECONDS = 3600.0
 # Signing name -> prefix of its actions, where they differ.

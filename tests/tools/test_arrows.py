@@ -6,11 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from tools.arrows import problems
+from tools.arrows import circles, problems
 
 
 def test_imports_of_this_project_run_one_way() -> None:
     assert problems() == []
+
+
+def test_no_modules_of_this_project_import_each_other_in_a_circle() -> None:
+    assert circles() == []
+
+
+@pytest.mark.parametrize("indented", ["", "def late() -> None:\n    "])
+def test_a_circle_is_found_inside_functions_too(tmp_path: Path, indented: str) -> None:
+    for name, other in (("run", "jobs"), ("jobs", "console"), ("console", "run")):
+        file = tmp_path / "training" / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{indented}from training import {other}\n")
+    assert len(circles(tmp_path)) == 1
+    (tmp_path / "training" / "jobs.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from training import console\n"
+    )
+    assert circles(tmp_path) == []
 
 
 @pytest.mark.parametrize(

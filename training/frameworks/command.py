@@ -9,7 +9,7 @@ from typing import Final
 from config.environment import Environment
 from config.problems import Problem
 from training.console import Step
-from training.frameworks import Command, Framework
+from training.frameworks.framework import Command, Framework
 from training.frameworks.lines import LineParser
 from training.layout import RunFolder
 from training.skyrl_keys import Value

@@ -14,7 +14,7 @@ from config.environment import Environment
 from config.problems import Problem
 from training import skyrl
 from training.console import Metric, Step
-from training.frameworks import Command, Framework
+from training.frameworks.framework import Command, Framework
 from training.frameworks.lines import LineParser
 from training.layout import RunFolder
 from training.skyrl_keys import Value

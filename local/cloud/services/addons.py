@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from config.versions import VERSION_SETS
-from local.cloud.services import Answer, Operation
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation
 
 
 def describe_versions(cloud: Cloud, given: dict[str, Any]) -> Answer:

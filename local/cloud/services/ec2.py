@@ -9,8 +9,8 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from local.cloud import REGION
-from local.cloud.services import Answer, Operation
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation
 
 
 def describe_offerings(cloud: Cloud, given: dict[str, Any]) -> Answer:

@@ -7,8 +7,8 @@ from typing import Any
 
 from local.cloud.attributes import drawn
 from local.cloud.faults import Injected
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud, Resource, arn, tags
+from local.cloud.wire import Answer, Operation, ServiceError
 
 FILE_SYSTEM = "AWS::FSx::FileSystem"
 ASSOCIATION = "AWS::FSx::DataRepositoryAssociation"

@@ -14,8 +14,8 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from local.cloud.services import Request, Response
 from local.cloud.store import Cloud, Resource
+from local.cloud.wire import Request, Response
 
 PREFIX = "/_hyperpod-rl/grafana/"
 GRAFANA_TYPE = "AWS::Grafana::Workspace"

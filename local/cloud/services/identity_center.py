@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from local.cloud.services import Answer, Operation
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation
 
 
 def list_instances(cloud: Cloud, given: dict[str, Any]) -> Answer:

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from local.cloud.attributes import drawn
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud, Resource, tags
+from local.cloud.wire import Answer, Operation, ServiceError
 
 PROMETHEUS_TYPE = "AWS::APS::Workspace"
 GRAFANA_TYPE = "AWS::Grafana::Workspace"

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from local.cloud import REGION, accounts, iam
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation, ServiceError
 
 CREDENTIALS_PATH = "/v1/credentials"
 

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from local.cloud import REGION
-from local.cloud.services import Answer, Operation
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation
 
 # service code, attributes, unit, USD
 _PRICES: tuple[tuple[str, dict[str, str], str, str], ...] = (

@@ -11,8 +11,8 @@ import os
 from functools import cache
 from typing import Any
 
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud, arn
+from local.cloud.wire import Answer, Operation, ServiceError
 
 # JSON object of instance type -> quota, for instance {"ml.g7e.12xlarge": 2}; other types have the default.
 ENVIRONMENT = "HYPERPOD_RL_QUOTAS"

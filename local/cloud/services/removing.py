@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from local.cloud import provider
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.services.sagemaker import _cluster
 from local.cloud.store import EKS, Cloud
+from local.cloud.wire import Answer, Operation, ServiceError
 
 APP = "AWS::SageMaker::App"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from local.cloud import nodes
 from local.cloud.provider import Refusal, judged, validated
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.store import Cloud, Resource
+from local.cloud.wire import Answer, Operation, ServiceError
 
 HYPERPOD = nodes.HYPERPOD
 

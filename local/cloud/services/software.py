@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from local.cloud import nodes
-from local.cloud.services import Answer, Operation, ServiceError
 from local.cloud.services.sagemaker import _cluster
 from local.cloud.store import Cloud
+from local.cloud.wire import Answer, Operation, ServiceError
 
 
 def update_software(cloud: Cloud, given: dict[str, Any]) -> Answer:

@@ -14,8 +14,9 @@ from typing import Any
 import boto3
 import pytest
 
-from local.cloud.services import Request, ServiceError, grafana_http, observability
+from local.cloud.services import grafana_http, observability
 from local.cloud.store import Cloud, Resource
+from local.cloud.wire import Request, ServiceError
 from stacks.dashboards import documents
 from stacks.handlers import grafana
 from stacks.handlers.grafana_uids import ALERTS, CLOUDWATCH_UID, FOLDER_UID, PROMETHEUS_UID
