@@ -28,12 +28,14 @@ def cluster() -> None:
     epilog="""\b
 Example:
   python -m k8s --env reference
-  hyperpod-rl --env reference cluster up --timeout 45"""
+  hyperpod-rl --env reference cluster up --timeout 45
+  hyperpod-rl cluster up --dry-run"""
 )
+@click.option("--dry-run", is_flag=True, help="Check everything, show what would be applied, change nothing.")
 @click.option("--force", is_flag=True, help="Also where it restarts the pods under a running run.")
 @_TIMEOUT
 @common
-def up(session: Session, force: bool, minutes: float) -> None:
+def up(session: Session, dry_run: bool, force: bool, minutes: float) -> None:
     """Apply the RayCluster from dist/ and wait until head and workers are ready, and the base model is there.
 
     The files are applied byte for byte as they lie there, with your own identity (server-side apply), so that you may submit
@@ -49,10 +51,25 @@ def up(session: Session, force: bool, minutes: float) -> None:
     kubectl = Kubectl(env)
     clusters.check_sharing(kubectl)
     _refuse_without_image(session, env)
-    if not force and (changed := files.changes(kubectl, found)):
+    changed = [] if force and not dry_run else list(files.changes(kubectl, found))
+    if changed and not force:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         _refuse_while_running(session, env, f"applying would restart its pods, since it changes {', '.join(changed[:3])}{more}")
     model = base_model.manifests(env)
+    if dry_run:
+        state = clusters.state(kubectl)
+        what = f"would change {', '.join(changed)}" if changed else "nothing would change" if state.exists else "would be created"
+        lines = (
+            [f"base model: Job {name} would be applied; it does nothing where the model is whole" for name in model.jobs] if model else []
+        )
+        session.result(
+            {
+                "dry_run": True, "exists": state.exists, "changes": changed, "digest": found.digest,
+                "files": [str(path) for path in found.files], "model_jobs": list(model.jobs) if model else [],
+            },
+            f"RayCluster {state.namespace}/{state.name}: {what}", *lines, f"digest {found.digest}",
+        )  # fmt: skip
+        return
     for each in (model, found):
         if each is not None:
             session.note(f"applying {len(each.files)} file(s) of {shown(each.folder)}, digest {each.digest}")
@@ -73,14 +90,15 @@ def up(session: Session, force: bool, minutes: float) -> None:
     epilog="""\b
 Example:
   hyperpod-rl cluster down
-  hyperpod-rl cluster down --force"""
+  hyperpod-rl cluster down --dry-run"""
 )
+@click.option("--dry-run", is_flag=True, help="Say what would go, change nothing.")
 @click.option(
     "--force", is_flag=True, help="Also while a run is running; it fails, and resumes from its last checkpoint when submitted again."
 )
 @_TIMEOUT
 @common
-def down(session: Session, force: bool, minutes: float) -> None:
+def down(session: Session, dry_run: bool, force: bool, minutes: float) -> None:
     """Delete the RayCluster and wait until it is gone; refused while a run is running."""
     from training import cluster as clusters
     from training.kubernetes import Kubectl
@@ -90,6 +108,9 @@ def down(session: Session, force: bool, minutes: float) -> None:
     state = clusters.state(kubectl)
     if state.exists and state.head_ready and not state.deleting and not force:
         _refuse_while_running(session, env, "it would be lost")
+    if dry_run:
+        session.result({"dry_run": True, **state.document()}, state.sentence(), *(["it would be deleted"] if state.exists else []))
+        return
     state = clusters.down(kubectl, timeout_seconds=minutes * 60, note=session.note)
     session.result(state.document(), f"RayCluster {state.namespace}/{state.name} is gone")
 

@@ -27,6 +27,8 @@ RUN = "demo"
 OUT = f"cdk.out/{ENVIRONMENT}"
 # The first checkpoint must be there, or nothing would be resumed; a little later, so that some steps are really lost.
 KILL_AFTER_CHECKPOINT_SECONDS = 8.0
+# Several times what a slow machine needs: a demo that hangs says so, instead of taking a night, or the whole time of a CI job.
+LIMIT_SECONDS = 40 * 60
 NOTHING_LEFT = "nothing left: 0 stacks, 0 resources, 0 processes"
 
 UP = "hyperpod-rl local up"
@@ -101,6 +103,8 @@ def main() -> int:
     """Run the demo. Returns 0 when nothing is left, 1 when a step failed or something is left, 130 after Ctrl-C."""
     argparse.ArgumentParser(prog="make demo", description=__doc__).parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LIMIT_SECONDS)
     os.chdir(state.ROOT)
     os.environ[state.FOLDER] = str(state.ROOT / ".local" / "demo")
     begin = time.monotonic()
@@ -117,6 +121,10 @@ def main() -> int:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _too_long(number: int, frame: object) -> None:
+    raise StepFailed(f"it was not done within {LIMIT_SECONDS // 60} min, and it takes 5 on two cores; what it waited for stands above")
 
 
 def _demo(begin: float) -> int:
@@ -178,8 +186,8 @@ def _run(command: str, *, expect: int = 0, log: Path | None = None) -> None:
         )
     try:
         code = process.wait()
-    except KeyboardInterrupt:
-        # Ctrl-C reaches the command too; SIGTERM reaches this process alone.
+    except (KeyboardInterrupt, StepFailed):
+        # Ctrl-C reaches the command too; SIGTERM and the alarm reach this process alone.
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)
@@ -236,8 +244,8 @@ def _alone() -> Iterator[None]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C, or a second SIGTERM, must not leave half of the clearing undone."""
-    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """A second Ctrl-C, SIGTERM or alarm must not leave half of the clearing undone."""
+    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:

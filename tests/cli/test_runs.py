@@ -89,6 +89,7 @@ def test_status_and_logs_of_a_run_that_ray_has_forgotten(
     monkeypatch.setattr("training.preflight.disk.free_bytes", lambda path: 10**15)
     submitted(ray, capsys, status=status, message="why it ended")
     keeping.history(load("reference"), "maze-1", connection=connection(ray))
+    known = json.loads(call(["status", "maze-1", "--json"], capsys)[1])
     (tmp_path / "runs/maze-1/logs").mkdir()
     for number in (1, 2, 10):
         (tmp_path / f"runs/maze-1/logs/driver-a{number}.log").write_text(f"words of {number}\n")
@@ -102,6 +103,11 @@ def test_status_and_logs_of_a_run_that_ray_has_forgotten(
     assert out.splitlines()[-1].startswith("Ray no longer knows this run")
     document = json.loads(call(["status", "maze-1", "--json"], capsys)[1])
     assert (document["status"], document["known_to_ray"], document["last_step"]) == (word.upper(), False, 3)
+    # Whoever reads it need not know who told it.
+    assert document | {"known_to_ray": True, "status": known["status"], "attempts": known["attempts"]} == known
+    assert document["attempts"][0].keys() == known["attempts"][0].keys()
+    assert (document["attempts"][0]["attempt"], document["attempts"][0]["started"]) == (1, known["attempts"][0]["started"])
+    assert [each["attempt"] for each in document["attempts"]] == [1]
     assert (tmp_path / "runs/maze-1/record.json").read_bytes() == before
     got, out, err = call(["logs", "maze-1"], capsys)
     assert (got, out, "driver-a10.log" in err) == (0, "words of 10\n", True)
@@ -293,6 +299,10 @@ def test_the_cluster_is_not_taken_from_under_a_run(
     code, _, err = call(words, capsys)
     assert code == 2
     assert "run maze-1 = attempt 1 is running" in err
+    assert call([*words, "--dry-run"], capsys)[0] == 2, "a dry run refuses what the real one refuses"
+    code, out, _ = call([*words, "--dry-run", "--force", "--json"], capsys)
+    assert (code, json.loads(out)["dry_run"], json.loads(out)["exists"]) == (0, True, True)
+    assert "would change spec.rayVersion" in call(["cluster", "up", "--dry-run", "--force"], capsys)[1]
     assert done == []
     assert call([*words, "--force"], capsys)[0] == 0
     ray.end("maze-1-a1", "SUCCEEDED")
