@@ -82,6 +82,7 @@ def evaluate(
     failed: OSError | None = None
     try:
         if path is not None:
+            result = results.counted(path, result) if run_id is not None else result
             results.write(path, result)
     except OSError as error:  # what was played for minutes is told in any case
         failed = error

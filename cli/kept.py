@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.session import Session, table
+from cli.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from config.environment import Environment
-    from training.record import AttemptRecord
-
-NO_LONGER = "Ray no longer knows this run: what its folder on the shared file system tells"
 
 
 def status(session: Session, env: Environment, run: str) -> int | None:
@@ -23,35 +20,21 @@ def status(session: Session, env: Environment, run: str) -> int | None:
 
     Raises Failed if its record cannot be read.
     """
-    from training import record, recording, series
+    from cli.attempts import stands
+    from training import keeping, record, recording
 
     folder = record.folder_here(env, run)
     if folder is None or not (logged(folder) or (folder / record.FILE).is_file() or (folder / "attempts").is_dir()):
         return None
     # The folder itself is left as it is: `report` brings the record up to date.
-    known = recording.build(env, run, attempts=(), rows=series.read(folder), before=record.read(folder), folder=folder)
-    last = known.attempts[-1] if known.attempts else None
-    evaluation = known.evaluations[-1] if known.evaluations else None
-    attempts = [each.model_dump(mode="json") for each in known.attempts]
-    rows = [_row(each) for each in known.attempts]
-    session.result(
-        {
-            "run_id": run, "status": known.status, "known_to_ray": False, "attempts": attempts, "last_step": known.last_step,
-            "step": None, "evaluation": evaluation.model_dump(mode="json") if evaluation is not None else None,
-        },
-        f"run {run}: {known.status.lower()}" + (f", {last.reason}" if last is not None and last.reason else ""),
-        *(table(rows, ("ATTEMPT", "STATUS", "STARTED", "ENDED", "EXIT")) if rows else ["no attempt is recorded"]),
-        f"last step {known.last_step}" if known.last_step is not None else "no step yet",
-        *([f"step {evaluation.step}: solve rate {evaluation.rate:.3f} [{evaluation.low:.3f}, {evaluation.high:.3f}] of"
-           f" {evaluation.mazes} mazes ({evaluation.source})"] if evaluation is not None else []),
-        NO_LONGER,
+    rows = keeping.left(env, run, folder)
+    known = recording.build(env, run, attempts=(), rows=rows, before=record.read(folder), folder=folder)
+    seen = keeping.seen(run, rows, known)
+    rated = [step for step in seen if step.solve_rate is not None]
+    return stands(
+        session, run, recording.remembered(known), last=seen[-1] if seen else None, rated=rated[-1] if rated else None,
+        known_to_ray=False, last_step=known.last_step, status=known.status,
     )  # fmt: skip
-    return 1 if known.status in ("FAILED", "STOPPED", "LOST") else 0
-
-
-def _row(attempt: AttemptRecord) -> tuple[str, ...]:
-    code = "-" if attempt.driver_exit_code is None else str(attempt.driver_exit_code)
-    return str(attempt.number), attempt.status, attempt.started or "-", attempt.ended or "-", code
 
 
 def logged(folder: Path) -> Sequence[int]:
@@ -72,10 +55,15 @@ def log(session: Session, env: Environment, run: str, number: int | None) -> boo
     path = layout.here(env, layout.run_folder(env, run).driver_log(chosen))
     if path is None:
         return False
-    text = path.read_text(encoding="utf-8", errors="replace")
     if session.json:
+        text = path.read_text(encoding="utf-8", errors="replace")
         session.result({"run_id": run, "attempt": chosen, "status": None, "known_to_ray": False, "log": text})
-    else:
-        click.echo(text, nl=bool(text) and not text.endswith("\n"))
-        session.note(f"Ray no longer knows attempt {chosen}: this is {path}")
+        return True
+    last = "\n"
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        while piece := file.read(1 << 20):  # a week of training prints gigabytes
+            click.echo(piece, nl=False)
+            last = piece
+    click.echo("", nl=not last.endswith("\n"))
+    session.note(f"Ray no longer knows attempt {chosen}: this is {path}")
     return True

@@ -82,7 +82,7 @@ def _before(session: Session) -> int:
     env = session.environment()
     parts = look(session, env, None).parts
     runs = parts["runs"].data if "runs" in parts and parts["runs"].data else []
-    found = plan(env, stacks=parts["stacks"].data or (), running=[run["run_id"] for run in runs if run["status"] not in TERMINAL])
+    found = plan(env, stacks=parts["stacks"].data or {}, running=[run["run_id"] for run in runs if run["status"] not in TERMINAL])
     unknown = [
         f"not known: {name}, {part.unknown}" for name, part in parts.items() if part.unknown and name in ("stacks", "runs", "cluster")
     ]
@@ -90,7 +90,7 @@ def _before(session: Session) -> int:
         [] if parts["stacks"].data or unknown else [f"environment {env.name} is not deployed in {env.region}: there is nothing to destroy"]
     )
     session.result({"environment": env.name, **found.document(), "not_known": unknown}, *nothing, *found.lines, *unknown)
-    return 1 if found.running else 3 if unknown else 0
+    return 1 if found.refused else 3 if unknown else 0
 
 
 def _code(found: Found, left: list[Leak]) -> int:

@@ -97,7 +97,9 @@ def env(session: Session) -> None:
         if wanted.local:
             name, cluster = str(file.resolve()) if file.suffix in (".yaml", ".yml") else wanted.name, names.eks_cluster(wanted)
     variables: Mapping[str, str] = lifecycle.environment(name, cluster=cluster)
-    session.result(dict(variables), *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+    unset = lifecycle.against_it()
+    lines = [f"unset {' '.join(unset)}"] if unset else []
+    session.result(dict(variables), *lines, *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
 
 
 def _tell(session: Session, answer: Any, line: str) -> None:

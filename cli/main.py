@@ -16,8 +16,10 @@ try:  # Ctrl-C while these are imported (the console script imports this module 
     import errno
     import importlib
     import os
+    import signal
+    import time
     from collections.abc import Sequence
-    from typing import Any, NoReturn, TextIO
+    from typing import Any, Final, NoReturn, TextIO
 
     import click
 
@@ -26,6 +28,9 @@ except KeyboardInterrupt:
     sys.exit(INTERRUPTED)
 
 DONE, FAILED, REFUSED, UNREACHABLE = 0, 1, 2, 3
+# After a Ctrl-C a command ends what it started (a port-forward, a live view), which further ones would interrupt in turn, and Python
+# would say so in lines of its own. What has not ended after so many seconds is left.
+TIDYING_SECONDS: Final = 10.0
 
 # command -> (module:object, one line). The line is the first of the command's own help (a test compares them).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -157,12 +162,29 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    since: list[float] = []
     try:
+        _one_interrupt(since)
         _open_streams()
         code = run(sys.argv[1:])
+        since.append(time.monotonic())  # all is said: a Ctrl-C while Python itself ends changes nothing
     except KeyboardInterrupt:  # between two commands of `run`
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _one_interrupt(since: list[float]) -> None:
+    """Let only the first Ctrl-C be one: `since` holds when it came. Where Ctrl-C is ignored (`nohup`, a shell's `&`) it stays so."""
+
+    def interrupted(*_: object) -> None:
+        if not since:
+            since.append(time.monotonic())
+            raise KeyboardInterrupt
+        if time.monotonic() - since[0] > TIDYING_SECONDS:
+            os._exit(INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def _open_streams() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cli.attempts import RUN_HEADERS, run_row
 from cli.session import Session, table
 
 if TYPE_CHECKING:
     from config.environment import Environment
     from operations.status import Overview, Part
-
-RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
 
 
 def show(session: Session, address: str | None) -> int:
@@ -50,8 +49,5 @@ def _runs(session: Session, env: Environment, address: str | None) -> Part:
     with jobs.connect(env, address=address, note=session.note) as connection:
         known = jobs.runs(connection)
     attempts = [its[-1] for its in known.values()]
-    rows = []
-    for attempt in attempts:
-        document = attempt.document()
-        rows.append((attempt.run_id, attempt.status, str(attempt.number), document["started"] or "-", document["ended"] or "-"))
+    rows = [run_row(attempt) for attempt in attempts]
     return Part(table(rows, RUN_HEADERS) if rows else ["no runs"], [attempt.document() for attempt in attempts])

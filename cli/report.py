@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,16 @@ def report(session: Session, runs: tuple[str, ...], output: Path | None, offline
     The steps come from the logs of all attempts that the Ray cluster has, and from what was kept in the run's folder where the
     shared file system is visible: so the page can be made after the cluster is gone. With --json, the records are printed too.
     """
+    from config.problems import Problem, Refused
     from training.report import page
 
     env = session.environment()
     target = output if output is not None else Path(f"report-{'-'.join(runs)[:100]}.html")
+    if not target.parent.is_dir():
+        raise Refused(Problem("--output", str(target), "there is no such folder", f"make {target.parent} first, or name another place"))
     histories = gather(session, env, runs, offline=offline, address=address)
     text = page(histories)
-    temporary = target.with_name(f".{target.name}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.session import Session, common
+from cli.session import Session, common, harmless
 
 if TYPE_CHECKING:
     from operations.review.compare import Review
@@ -131,4 +131,4 @@ def _say(session: Session, found: Sequence[Review], *, markdown: bool, several: 
         console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
         for each in found:
             for style, line in show.lines(each):
-                console.print(Text(line, style=STYLES[style]))
+                console.print(Text(harmless(line), style=STYLES[style]))

@@ -11,7 +11,6 @@ from cli.session import Session, common, streaming, table
 if TYPE_CHECKING:
     from config.environment import Environment
     from training.jobs import Attempt
-    from training.record import Record
 
 
 def _checked(context: click.Context, parameter: click.Parameter, run: str | None) -> str | None:
@@ -125,6 +124,7 @@ def status(session: Session, run: str | None, address: str | None) -> int:
         from cli.overview import show
 
         return show(session, address)
+    from cli import attempts as attempts_shown
     from cli import kept
     from training import console, frameworks, jobs
     from training import follow as following
@@ -141,18 +141,7 @@ def status(session: Session, run: str | None, address: str | None) -> int:
         turns = following.max_turns(last, env.training.overrides)
         seen = [following.seen(env, last, step, turns=turns) for step in steps if step is steps[-1] or "eval/all/avg_score" in step.metrics]
     rated = [step for step in seen if step.solve_rate is not None]
-    document = {
-        "run_id": run, "status": last.status, "attempts": [attempt.document() for attempt in attempts],
-        "step": seen[-1].document() if seen else None, "evaluation": rated[-1].document() if rated else None,
-    }  # fmt: skip
-    session.result(
-        document,
-        f"run {run}: {last.status.lower()}" + (f", {last.message}" if last.message else ""),
-        *table([_attempt_row(a) for a in attempts], ("ATTEMPT", "STATUS", "STARTED", "ENDED", "EXIT")),
-        *([f"last step {seen[-1].step}"] if seen else ["no step yet"]),
-        *([f"step {rated[-1].step}: {rated[-1].solve_rate.sentence()}"] if rated and rated[-1].solve_rate else []),
-    )
-    return 1 if last.status in ("FAILED", "STOPPED") else 0
+    return attempts_shown.stands(session, run, attempts or [last], last=seen[-1] if seen else None, rated=rated[-1] if rated else None)
 
 
 @click.command(
@@ -249,15 +238,17 @@ def list_runs(session: Session, address: str | None) -> None:
 
     Where the shared file system is visible, also those that Ray has forgotten and whose records are there.
     """
-    from training import jobs, record
+    from cli.attempts import RUN_HEADERS, run_row
+    from training import jobs, record, recording
 
     env = session.environment()
     with jobs.connect(env, address=address, note=session.note) as connection:
         known = jobs.runs(connection)
     # Ray's table goes with its head; what a run left does not.
     kept = {run: each for run, each in record.kept(env).items() if run not in known}
-    rows = [_kept_row(each) for each in kept.values()] + [_run_row(its[-1]) for its in known.values()]
-    lines = table(rows, _RUN_HEADERS) if rows else ["no runs"]
+    newest = [recording.remembered(each)[-1:] or (jobs.Attempt(run, 0, each.status),) for run, each in kept.items()]
+    rows = [run_row(its[-1], kept=True) for its in newest] + [run_row(its[-1]) for its in known.values()]
+    lines = table(rows, RUN_HEADERS) if rows else ["no runs"]
     if kept:
         lines.append("Ray no longer knows the runs marked kept: `hyperpod-rl report RUN` shows what one left")
     session.result(
@@ -267,23 +258,3 @@ def list_runs(session: Session, address: str | None) -> None:
         },
         *lines,
     )  # fmt: skip
-
-
-_RUN_HEADERS = ("RUN", "STATUS", "ATTEMPT", "STARTED", "ENDED")
-
-
-def _run_row(attempt: Attempt) -> tuple[str, ...]:
-    document = attempt.document()
-    return attempt.run_id, attempt.status, str(attempt.number), document["started"] or "-", document["ended"] or "-"
-
-
-def _kept_row(record: Record) -> tuple[str, ...]:
-    last = record.attempts[-1] if record.attempts else None
-    number = str(last.number) if last is not None else "-"
-    return record.run_id, f"{record.status} (kept)", number, (last and last.started) or "-", (last and last.ended) or "-"
-
-
-def _attempt_row(attempt: Attempt) -> tuple[str, ...]:
-    document = attempt.document()
-    code = "-" if attempt.exit_code is None else str(attempt.exit_code)
-    return str(attempt.number), attempt.status, document["started"] or "-", document["ended"] or "-", code

@@ -53,7 +53,7 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
     kubectl = Kubectl(env)
     store = open_store(env)
     if dry_run:
-        deploy.check(kubectl)
+        deploy.check(kubectl, found)
         state = deploy.state(kubectl)
         changed = list(files.changes(kubectl, found))
         archive = f"s3://{store.bucket}/{ingress.key()}"
@@ -115,17 +115,21 @@ def status(session: Session) -> None:
 
 def _answers(env: Environment, kubectl: Any, store: Store) -> tuple[dict[str, Any], list[str]]:
     """Where a ready endpoint answers, and the models that people ask for."""
-    from serving import aliases, endpoint
+    from serving import aliases, endpoint, releases
 
     url = endpoint.address(kubectl)
     inside = endpoint.cluster_url(kubectl)
     found = {name: each for name in aliases.ALIASES if (each := aliases.read(store, name)) is not None and each.release}
     model = env.serving.model_id
     lines = [f"answers at {inside}/v1 in the cluster{f', at {url}/v1 here' if url else ''}", f"  {model}: the base model"]
-    lines += [f"  {model}:{name}: {each.release}{_share(each)}" for name, each in found.items()]
+    gone = [name for name, each in found.items() if not releases.whole(store, each.release)]
+    for name, each in found.items():
+        lost = ", which is not whole in the bucket: requests for it answer 404 (hyperpod-rl rollback, or alias)" if name in gone else ""
+        lines.append(f"  {model}:{name}: {each.release}{_share(each)}{lost}")
     if not found:
         lines.append("  no release yet: hyperpod-rl promote RUN")
-    return {"url": url, "cluster_url": inside, "model": model, "aliases": {name: each.release for name, each in found.items()}}, lines
+    named = {name: each.release for name, each in found.items()}
+    return {"url": url, "cluster_url": inside, "model": model, "aliases": named, "missing": gone}, lines
 
 
 def _share(alias: Alias) -> str:

@@ -68,6 +68,7 @@ def submit(
         _shown(session, env, specification, on_laptop, warnings)
         return None
     from training import jobs
+    from training.keeping import Keeper
     from training.preflight import checks, pods
 
     of_pods = pods.begin(env, specification)
@@ -82,6 +83,9 @@ def submit(
         _say(session, learnt := [warning.sentence for warning in on_cluster.warnings])
         warnings += learnt
         outcome = jobs.submit(connection, specification)
+        if outcome.known:
+            # From here on the run is known without Ray, whose head may go before anybody follows.
+            Keeper(connection, specification.run_id, note=session.note).refresh(known=outcome.known)
         if supervised:
             from cli.supervise import watch_over
 

@@ -40,7 +40,7 @@ not come back in time."""
 )
 @click.argument("run", callback=_checked)
 @click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
-              help="Most attempts, the one that is watched first included.")  # fmt: skip
+              help="Most attempts since somebody submitted the run, however often supervising begins again.")  # fmt: skip
 @click.option("--hang-factor", type=_POSITIVE, default=10.0, show_default=True, metavar="X",
               help="An attempt hangs when no step came for X median step times ...")  # fmt: skip
 @click.option("--hang-minimum", type=_POSITIVE, default=15.0, show_default=True, metavar="MINUTES", help="... but never before this.")

@@ -1,4 +1,4 @@
-"""What one GPU of an inference engine needs: one formula for what synth refuses and for what preflight refuses.
+"""What one GPU of an inference engine needs: one rule for what synth refuses and for what preflight refuses.
 
 All of it is inferred, not measured, apart from the weights.
 """
@@ -21,6 +21,15 @@ SLEEPING_TRAINER_SHARE: Final = 0.05
 def need_gib(model: BaseModel, *, tokens: int, shards: int, sequences: int = 1) -> float:
     """Memory of an engine on one GPU, in GiB, with a cache of so many sequences of `tokens`."""
     return (model.engine_weights_gib + sequences * model.cache_gib(tokens)) / shards + OVERHEAD_GIB
+
+
+def starts(model: BaseModel, *, tokens: int, shards: int, share: float, gpu_gib: float, certain: bool = False) -> bool:
+    """Whether a share of a GPU holds weights, overhead and the cache of one sequence of `tokens`: else vLLM ends at its start.
+
+    `certain`: leave the overhead out, which is inferred. So synth asks: on its word a platform is not built at all. Preflight asks with
+    it, before each run, where `--set` changes the share.
+    """
+    return need_gib(model, tokens=tokens, shards=shards) - certain * OVERHEAD_GIB <= share * gpu_gib
 
 
 def largest_share(gpu_gib: float, *, colocated: bool) -> float:

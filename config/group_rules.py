@@ -15,6 +15,8 @@ SYNTAX = "letters, digits, `-`, `_` and `.`, at most 63 of them, the first and t
 # https://docs.aws.amazon.com/tag-editor/latest/userguide/tagging.html: 50 a resource, of which stacks and CDK want some of their own.
 TAG = re.compile(r"[\w\s.:/=+\-@]*")
 MOST_TAGS = 40
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterKubernetesConfig.html
+MOST_LABELS = 50
 
 
 def is_key(text: str) -> bool:
@@ -31,6 +33,10 @@ def is_value(text: str) -> bool:
 def labels_and_taints(env: Environment) -> Iterator[Problem]:
     """Kubernetes refuses a node whose labels it cannot read, which HyperPod would only tell when nodes fail to join."""
     for index, group in enumerate(env.instance_groups):
+        for what, count in (("labels", len(group.labels)), ("taints", len(group.taints))):
+            if count > MOST_LABELS:
+                field = f"instance_groups[{index}].{what}"
+                yield Problem(field, f"{count} {what}", f"HyperPod takes at most {MOST_LABELS} of a group", f"keep {MOST_LABELS}")
         pairs = [(f"labels.{key}", key, value) for key, value in group.labels.items()]
         pairs += [(f"taints[{number}]", taint.key, taint.value) for number, taint in enumerate(group.taints)]
         for where, key, value in pairs:
@@ -39,6 +45,16 @@ def labels_and_taints(env: Environment) -> Iterator[Problem]:
                 yield Problem(field, key, f"the key has {SYNTAX}", "for example team or example.com/team")
             if not is_value(value):
                 yield Problem(field, value, f"the value has {SYNTAX}", "for example rl")
+
+
+def named_once(env: Environment) -> Iterator[Problem]:
+    """What Kubernetes or HyperPod refuses to hear twice: a taint is known by its key and its effect."""
+    for index, group in enumerate(env.instance_groups):
+        taints = [f"{taint.key}:{taint.effect}" for taint in group.taints]
+        checks = [str(check) for check in group.deep_health_checks]
+        for field, listed in (("taints", taints), ("deep_health_checks", checks)):
+            for name in sorted({name for name in listed if listed.count(name) > 1}):
+                yield Problem(f"instance_groups[{index}].{field}", name, "it stands there more than once", "name it once")
 
 
 def plan_is_here(env: Environment) -> Iterator[Problem]:
@@ -72,4 +88,4 @@ def tags_fit(env: Environment) -> Iterator[Problem]:
         )
 
 
-RULES = (labels_and_taints, plan_is_here, tags_fit)
+RULES = (labels_and_taints, named_once, plan_is_here, tags_fit)

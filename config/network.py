@@ -45,6 +45,8 @@ class Network(Part):
 
     cidr: Cidr = "10.192.0.0/16"
     hyperpod_cidr: Cidr = "10.1.0.0/16"
+    # The nodes live in the first. Once deployed the ranges and the first two zones stay: the stack's own guard refuses a deploy that would
+    # move them, before anything is made. A third zone may come later.
     availability_zone_ids: Annotated[tuple[ZoneId, ...], Field(min_length=2, max_length=3)]
     egress: Literal["nat", "closed"] = "nat"
     existing: ExistingNetwork | None = None

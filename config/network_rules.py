@@ -28,6 +28,10 @@ GRAFANA_REGIONS = frozenset((
     "us-east-1", "us-east-2", "us-west-2", "ap-northeast-1", "ap-northeast-2", "ap-southeast-1", "ap-southeast-2", "ca-central-1",
     "eu-central-1", "eu-west-1", "eu-west-2",
 ))  # fmt: skip
+# Where EKS takes no subnet: https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
+WITHOUT_EKS = frozenset(("use1-az3", "usw1-az2", "cac1-az3"))
+# https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html
+MOST_PUBLIC_CIDRS = 40
 OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-iso", "eusc-")
 
 
@@ -39,6 +43,10 @@ def zones_fit_region(env: Environment) -> Iterator[Problem]:
         if not zone.startswith(f"{prefix}-"):
             yield Problem(
                 f"network.availability_zone_ids[{index}]", zone, f"this is no zone of {env.region}", f"its AZ ids begin with {prefix}-az"
+            )
+        elif zone in WITHOUT_EKS and env.network.existing is None:
+            yield Problem(
+                f"network.availability_zone_ids[{index}]", zone, "EKS takes no subnet for its control plane there", "name another zone"
             )
     if len(set(zones)) != len(zones):
         yield Problem("network.availability_zone_ids", ", ".join(zones), "EKS wants two different zones", "name each zone once")
@@ -167,6 +175,13 @@ def public_endpoint_is_restricted(env: Environment) -> Iterator[Problem]:
             "a private endpoint has no public ranges",
             "leave them out",
         )
+    if len(env.access.public_cidrs) > MOST_PUBLIC_CIDRS:
+        yield Problem(
+            "access.public_cidrs",
+            f"{len(env.access.public_cidrs)} ranges",
+            f"EKS takes at most {MOST_PUBLIC_CIDRS}",
+            "join neighbouring ranges, or set access.endpoint: private",
+        )
     for cidr in env.access.public_cidrs:
         try:
             network = IPv4Network(cidr)
@@ -178,7 +193,21 @@ def public_endpoint_is_restricted(env: Environment) -> Iterator[Problem]:
             yield Problem("access.public_cidrs", cidr, "EKS takes no private range here", "write the public address that people come from")
 
 
+def principals_can_enter(env: Environment) -> Iterator[Problem]:
+    """Whom EKS takes as the principal of an access entry: https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html"""
+    access = env.access
+    named = [(f"access.administrators[{index}]", arn) for index, arn in enumerate(access.administrators)]
+    for field in ("training_users", "inference_users"):
+        named += [(f"access.{field}[{index}].role_arn", user.role_arn) for index, user in enumerate(getattr(access, field))]
+    for place, arn in named:
+        if not arn.startswith("arn:aws:"):
+            yield Problem(place, arn, f"it is in another partition than {env.region}", "name a role whose ARN begins with arn:aws:iam")
+        elif ":role/aws-service-role/" in arn:
+            yield Problem(place, arn, "EKS lets no service-linked role in", "name a role that people or workflows take on")
+
+
 RULES = (
+    principals_can_enter,
     zones_fit_region,
     region_has_services,
     networks_apart,

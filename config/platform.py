@@ -37,7 +37,8 @@ class Domain(Part):
 
     name: Annotated[
         str,
-        text(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]{2,}$", rule="this is a DNS name", example="ray.example.com"),
+        # ACM takes no longer one for a certificate: https://docs.aws.amazon.com/acm/latest/APIReference/API_RequestCertificate.html
+        text(r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]{2,}$", rule="this is a DNS name", example="ray.example.com", max_length=64),
     ]
     hosted_zone_id: Annotated[str, text(r"^Z[A-Z0-9]{6,32}$", rule="this is the id of a Route 53 zone", example="Z0123456789ABCDEFGHIJ")]
 

@@ -83,8 +83,16 @@ ALARM = _month(0.10, "CloudWatch price page", "unverified")
 # What depends on use alone and is therefore in no sum.
 BY_USE: tuple[str, ...] = (
     "Managed Prometheus: 40 million samples, 200 billion query samples and 10 GB are free, then 0.90 USD for 10 million (unverified)",
-    "S3, ECR, FSx backups, CloudWatch logs, image builds, Lambda: by what is kept and run",
-    "traffic through NAT gateway, interface endpoints and between AZs",
-    "load balancers, DNS queries and Studio apps that run on top of this environment",
+    "Managed Grafana: 9 USD a month for each further editor who logs in, 5 for each viewer (unverified)",
+    "CloudWatch logs: 0.50 USD for each GB that is written, 0.03 a month for each that is kept (unverified)",
+    "S3: 0.023 USD a month for each GB, 0.005 for 1000 writes, 0.0004 for 1000 reads (unverified)",
+    "ECR: 0.10 USD a month for each GB; a training image is about 20 GB (unverified)",
+    "FSx backups: 0.05 USD a month for each GB (unverified)",
+    "image builds and mirrors: 0.02 USD for each minute of a large CodeBuild machine (unverified); Lambda: pennies",
+    "traffic: 0.045 USD for each GB through the NAT gateway, 0.01 through an interface endpoint, 0.01 each way between AZs (unverified)",
+    "a load balancer, with a domain or serving.authentication: internal-load-balancer: 0.0225 USD an hour and its traffic, and where it is "
+    "public 0.005 for each of its addresses (unverified)",
+    "EKS: 0.60 USD an hour in place of 0.10 once the Kubernetes version is in extended support",
+    "DNS queries, and Studio apps that run on top of this environment",
     "root volumes of the nodes (whether HyperPod charges them was not seen)",
 )

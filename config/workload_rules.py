@@ -22,8 +22,11 @@ from config.serve_rules import LORA_RANKS, server_rank
 
 DEFAULT_MEMORY_SHARE = 0.8  # SkyRL's (skyrl 0.3.0)
 _SHARE = "generator.inference_engine.gpu_memory_utilization"
+# Others live there: the platform would put its quotas and policies on them, and a destroy would take them all with the namespace.
 _RESERVED_NAMESPACES = {
-    "default", names.KUBERAY_NAMESPACE, names.ENDPOINT_OPERATOR_NAMESPACE, names.OBSERVABILITY_NAMESPACE,
+    "default", names.KUBERAY_NAMESPACE, names.ENDPOINT_OPERATOR_NAMESPACE, names.OBSERVABILITY_NAMESPACE, "aws-hyperpod", "cert-manager",
+    "external-dns", "jupyter-k8s-system", "jupyter-k8s-shared", "hyperpod-inference-system", "kueue-system", "amazon-cloudwatch",
+    "amazon-guardduty",
 }  # fmt: skip
 # Set by the chart, by KubeRay or by Ray itself; a second value would win or lose by chance.
 _RESERVED_VARIABLES = {
@@ -96,12 +99,13 @@ def engine_fits_gpu(env: Environment) -> Iterator[Problem]:
 
 
 def _rollout_engine(env: Environment, model: BaseModel, *, share: float, shards: int, tokens: int) -> Iterator[Problem]:
-    instance, have = env.workers.instance, share * env.workers.instance.gpu_memory_gb
-    need = (model.engine_weights_gib + model.cache_gib(tokens)) / shards
-    if not instance.gpu_memory_gb or not 0 < share <= 1 or need <= have:
+    instance, gpu = env.workers.instance, env.workers.instance.gpu_memory_gib
+    if not gpu or not 0 < share <= 1:
         return
-    # What is promised must pass preflight too, which counts what vLLM needs beside these and the memory that drivers report.
-    whole, gpu = engine_memory.need_gib(model, tokens=tokens, shards=shards), instance.gpu_memory_gib
+    if engine_memory.starts(model, tokens=tokens, shards=shards, share=share, gpu_gib=gpu, certain=True):
+        return
+    # What is promised must pass preflight too.
+    whole = engine_memory.need_gib(model, tokens=tokens, shards=shards)
     fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if row.gpus and whole <= share * row.gpu_memory_gib})
     fix = f"use a type of {', '.join(fits)}" if fits else "shard the engine with tensor_parallel_size"
     together = env.training.overrides.get("trainer.placement.colocate_all") is not False
@@ -110,8 +114,8 @@ def _rollout_engine(env: Environment, model: BaseModel, *, share: float, shards:
     elif fits:
         fix += ", or shard the engine with tensor_parallel_size"
     rule = (
-        f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {instance.name} is {have:.1f}"
-        f" (and vLLM needs {engine_memory.OVERHEAD_GIB:g} GiB beside it)"
+        f"{model.name} with {tokens} tokens needs {whole:.1f} GiB ({engine_memory.OVERHEAD_GIB:g} of them vLLM's own, inferred),"
+        f" {share:g} of a GPU of {instance.name} is {share * gpu:.1f}"
     )
     yield Problem(f"training.overrides {_SHARE}", f"{share:g}", rule, fix)
 
@@ -121,7 +125,7 @@ def _server_engine(model: BaseModel, group: InstanceGroup, *, tokens: int) -> It
     need = model.engine_weights_gib + model.cache_gib(tokens)
     if not gpu or need <= share * gpu:
         return
-    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if need <= share * row.gpu_memory_gb})
+    fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if need <= share * row.gpu_memory_gib})
     fix = f"use a type of {', '.join(fits)}" if fits else "shard the engine with tensor_parallel_size"
     rule = f"{model.name} with {tokens} tokens needs {need:.1f} GiB, {share:g} of a GPU of {of} is {share * gpu:.1f}"
     yield Problem("serving.max_model_len", str(tokens), rule, fix)

@@ -205,8 +205,9 @@ def _quota(made: cdk8s.Chart, env: Environment, namespace: str) -> None:
 
 
 def _disruption_budget(made: cdk8s.Chart, env: Environment) -> None:
-    # minAvailable, since these pods have no controller with a scale (https://kubernetes.io/docs/tasks/run-application/configure-pdb/,
-    # "arbitrary controllers"). With one pod it keeps a drain from ending the endpoint: take it down with `serve down` first.
+    # minAvailable as a number, since these pods have no controller with a scale (https://github.com/ray-project/kuberay/issues/2662). With
+    # one pod it keeps a drain from ending the endpoint: take it down with `serve down` first. A pod that does not answer anyway holds
+    # no drain up: by default it would, for ever (https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy).
     objects.add(
         made,
         "policy/v1",
@@ -216,6 +217,7 @@ def _disruption_budget(made: cdk8s.Chart, env: Environment) -> None:
         labels=_labels(env, "serving"),
         spec={
             "minAvailable": max(1, capacity.serving_pods(env) - 1),
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": {"app.kubernetes.io/instance": env.serving.name, "app.kubernetes.io/component": "serving-worker"}},
         },
     )

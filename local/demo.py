@@ -135,6 +135,8 @@ def _demo(begin: float) -> int:
         print(f"\n$ export {state.FOLDER}={_shown(state.folder())}")
         _run(UP)
         print('$ eval "$(hyperpod-rl local env)"', flush=True)
+        for name in lifecycle.against_it():
+            del os.environ[name]
         os.environ.update(lifecycle.environment())
         _run(SYNTH)
         for command in DEPLOY:

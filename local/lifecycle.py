@@ -13,7 +13,7 @@ import sysconfig
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def _check_surroundings() -> None:
     """What the daemon reads from the environment is refused before anything starts, and also beside one that runs."""
     from local.cloud import faults
 
-    problems: list[Problem] = []
+    problems = state.problems()
     try:
         state.base_port()
     except Refused as refused:
@@ -108,13 +108,25 @@ def _start(node_delay: float | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "local.serve", "--ports", *(str(p) for p in (ports.cloud, ports.kubernetes, ports.dashboards))]
     if node_delay is not None:
         command += ["--node-delay", str(node_delay)]
-    environment = {**os.environ, processes.MARK: str(folder), state.FOLDER: str(folder)}
-    environment.pop("AWS_PROFILE", None)
+    # UTF-8 whatever this machine's locale says, and none of what a shell has set for other tools.
+    environment = {**_of_this_machine(os.environ), "PYTHONUTF8": "1", processes.MARK: str(folder), state.FOLDER: str(folder)}
     with (folder / "logs" / "daemon.log").open("wb") as log:
         # A session of its own: Ctrl-C in the terminal of `up` must not reach the daemon.
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+
+
+# What the daemon, the functions and the pods get of the environment in which `up` was called. The rest was set for other tools,
+# and would change what they do: AWS profiles and endpoints, proxies, RAY_ADDRESS, PYTHONPATH, settings of LocalStack.
+_KEPT_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "TMPDIR", "TZ", "TERM", "LANG", "LANGUAGE", "VIRTUAL_ENV", "NODE_PATH", "LOG_LEVEL"}
+)
+_KEPT_BEGINNINGS = ("LC_", "LD_", "XDG_", "SSL_CERT_", "HYPERPOD_RL_", "OMP_", "OPENBLAS_", "COVERAGE_", "PYTHONDONTWRITEBYTECODE")
+
+
+def _of_this_machine(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in variables.items() if name in _KEPT_NAMES or name.startswith(_KEPT_BEGINNINGS)}
 
 
 # In the state folder: what a user may want to read afterwards, and the locks, which must outlive those who wait for them.
@@ -175,6 +187,12 @@ def environment(name: str = "local", *, cluster: str = state.FIRST_CLUSTER) -> d
         "AWS_REGION": REGION,
         # The CLI would otherwise look for credentials and a region at the instance metadata address, and wait for it.
         "AWS_EC2_METADATA_DISABLED": "true",
+        # The user's own settings are for AWS: profiles, single sign-on, other endpoints, ways to address buckets.
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        # In both spellings, since each tool reads its own: what is on this machine is reached past any proxy.
+        "NO_PROXY": _past_proxies("NO_PROXY"),
+        "no_proxy": _past_proxies("no_proxy"),
         "HYPERPOD_RL_ENV": name,
         "HYPERPOD_RL_SHARED": str(folder / state.of_cluster("shared", cluster)),
         "KUBECONFIG": str(folder / state.of_cluster("kubeconfig", cluster)),
@@ -189,6 +207,27 @@ def environment(name: str = "local", *, cluster: str = state.FIRST_CLUSTER) -> d
     if os.environ.get(state.FOLDER):
         exported[state.FOLDER] = str(folder)
     return exported
+
+
+_LOOPBACK = ("127.0.0.1", "127.0.0.0/8", "localhost")
+
+
+def _past_proxies(name: str) -> str:
+    present = [host.strip() for host in os.environ.get(name, "").split(",") if host.strip()]
+    return ",".join([*present, *(host for host in _LOOPBACK if host not in present)])
+
+
+# AWS's SDKs and the CDK CLI would take these before what `environment` gives, or beside it.
+_AGAINST_IT = (
+    "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_USE_FIPS_ENDPOINT", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_DEFAULT_OUTPUT", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS",
+)  # fmt: skip
+
+
+def against_it() -> list[str]:
+    """Variables set here that would lead a tool away from the local cloud; to be unset beside what `environment` sets."""
+    return sorted(name for name in os.environ if name in _AGAINST_IT or name.startswith("AWS_ENDPOINT_URL_"))
 
 
 # --- what is left ---
@@ -289,7 +328,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _log_end() -> str:
     try:
-        lines = (state.folder() / "logs" / "daemon.log").read_text(errors="replace").splitlines()
+        lines = (state.folder() / "logs" / "daemon.log").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "(no log)"
     return "\n".join(lines[-15:])

@@ -39,10 +39,11 @@ def marked(folder: Path) -> list[Process]:
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            status, _, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            # Bytes: the name in it is cut after 15 of them, in the middle of a letter at times.
+            status, _, _, session = (entry / "stat").read_bytes().rsplit(b")", 1)[1].split()[:4]
         except OSError:
             continue  # it ended meanwhile, or is another user's
-        if status == "Z":
+        if status == b"Z":
             continue
         pid = int(entry.name)
         sessions[pid], commands[pid] = int(session), command[:120]
@@ -74,7 +75,7 @@ def listening(pids: set[int]) -> Iterator[tuple[int, int]]:
     inodes: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
-            lines = Path(table).read_text().splitlines()[1:]
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
         for line in lines:

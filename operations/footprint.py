@@ -65,7 +65,8 @@ def of_environment(env: Environment) -> Footprint:
         public_addresses=int(nat),
         interface_endpoint_zones=endpoints,
         grafana_workspaces=int(grafana),
-        keys=2 if env.storage.encryption == "kms" else 0,
+        # Secrets and data; sessions of Spaces and links to Ray.
+        keys=2 * (env.storage.encryption == "kms") + 2 * (env.remote_access.domain is not None),
         alarms=int(observed),
     )
 

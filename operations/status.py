@@ -354,6 +354,8 @@ def _file_system(env: Environment, aws: Aws, now: Callable[[], float]) -> Part:
              if any(tag["Key"] == "Name" and tag["Value"] == wanted for tag in item.get("Tags", ()))]  # fmt: skip
     if not found:
         return Part([f"file system   none is named {wanted}"], None)
+    # After a restore with `storage.removal: retain` the one before it is still there, under the same name.
+    found.sort(key=lambda each: str(each.get("CreationTime", "")), reverse=True)
     item = found[0]
     capacity = int(item["StorageCapacity"])
     used, source = _used_percent(env, aws, str(item["FileSystemId"]), capacity, now())
@@ -365,7 +367,9 @@ def _file_system(env: Environment, aws: Aws, now: Callable[[], float]) -> Part:
         "used_percent": used,
         "source": source,
     }
-    return Part([f"file system   {item['FileSystemId']} is {str(item.get('Lifecycle')).lower()}, {capacity} GiB, {use}"], data)
+    lines = [f"file system   {item['FileSystemId']} is {str(item.get('Lifecycle')).lower()}, {capacity} GiB, {use}"]
+    lines += [f"  an older one of this name is there, too, and costs: {each['FileSystemId']}; hyperpod-rl leaks" for each in found[1:]]
+    return Part(lines, data)
 
 
 def _used_percent(env: Environment, aws: Aws, identifier: str, capacity: int, now: float) -> tuple[float | None, str]:

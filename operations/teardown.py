@@ -27,28 +27,44 @@ _GOES: Mapping[Stack, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Plan:
-    """One sentence for each thing. `stops_at`: protected stacks, where a destroy of everything ends with CloudFormation's refusal."""
+    """One sentence for each thing. `stops_at`: protected stacks, where a destroy of everything ends with CloudFormation's refusal.
+
+    `changing`: stacks that an operation still works on. A destroy beside it leaves what that operation makes last
+    (https://github.com/aws/aws-cdk/issues/18683).
+    """
 
     goes: Sequence[str]
     stays: Sequence[str]
     stops_at: Sequence[str]
     running: Sequence[str]
+    changing: Sequence[str] = ()
+
+    @property
+    def refused(self) -> list[str]:
+        """Why not to begin now."""
+        return [*self.running, *self.changing]
 
     @property
     def lines(self) -> list[str]:
         """For people."""
         return [
             *(f"goes     {text}" for text in self.goes), *(f"stays    {text}" for text in self.stays),
-            *(f"stops at {text}" for text in self.stops_at), *(f"refused  {text}" for text in self.running),
+            *(f"stops at {text}" for text in self.stops_at), *(f"refused  {text}" for text in self.refused),
         ]  # fmt: skip
 
     def document(self) -> dict[str, Any]:
         """For programs."""
-        return {"goes": list(self.goes), "stays": list(self.stays), "stops_at": list(self.stops_at), "running": list(self.running)}
+        return {
+            "goes": list(self.goes),
+            "stays": list(self.stays),
+            "stops_at": list(self.stops_at),
+            "running": list(self.running),
+            "changing": list(self.changing),
+        }
 
 
-def plan(env: Environment, *, stacks: Collection[str], running: Collection[str]) -> Plan:
-    """What a destroy of the stacks that are there does; `running` are the ids of runs that have not ended."""
+def plan(env: Environment, *, stacks: Mapping[str, str], running: Collection[str]) -> Plan:
+    """What a destroy of the stacks that are there (name -> status) does; `running` are the ids of runs that have not ended."""
     removal = env.storage.removal
     there = [which for which in Stack if which.value in stacks]
     kept = {which for which in there if removal == "retain" and which in (Stack.DATA, Stack.NETWORK)}
@@ -74,4 +90,6 @@ def plan(env: Environment, *, stacks: Collection[str], running: Collection[str])
     stops = [f"{which.value}, which is protected by {by}" for which in reversed(there) if which in protected]
     lose = f"kubectl annotate raycluster {env.ray_cluster.name} -n {env.ray_cluster.namespace} hyperpod-rl/may-lose-jobs=true"
     said = [f"run {run} has not ended: hyperpod-rl stop {run}, or let its work be lost with {lose}" for run in running]
-    return Plan(goes, stays, stops, said)
+    busy = [f"stack {names.stack(env, which)} is {stacks[which.value]}: wait for its end (hyperpod-rl --env {env.name} status)"
+            for which in there if stacks[which.value].endswith("_IN_PROGRESS") and stacks[which.value] != "REVIEW_IN_PROGRESS"]  # fmt: skip
+    return Plan(goes, stays, stops, said, busy)

@@ -26,6 +26,7 @@ CURRENT: Final = "current"
 CANARY: Final = "canary"
 DEFAULT_SHARE: Final = 0.1
 LONGEST_HISTORY: Final = 500
+FORMAT: Final = 1
 TRIES: Final = 60
 
 
@@ -55,6 +56,7 @@ class Alias(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    format: int = FORMAT
     name: str = Field(alias="alias")
     release: Annotated[str, BeforeValidator(_named_release)]
     share: float | None = Field(default=None, ge=0, le=1)
@@ -186,8 +188,8 @@ def _target(store: Store, before: Alias | None, left: str) -> str | None:
     if (target := before.previous) is None:
         rule = "there is no earlier release in its history"
         raise Refused(Problem(field, left, rule, "promote another one, or hyperpod-rl alias NAME RELEASE"))
-    if not releases.exists(store, target):
-        rule = f"the release before, {target}, was retired"
+    if not releases.whole(store, target):
+        rule = f"the release before, {target}, was retired" if not releases.exists(store, target) else _no_weights(target)
         raise Refused(Problem(field, left, rule, f"name one that is there: hyperpod-rl alias {before.name} RELEASE"))
     return target
 
@@ -242,9 +244,13 @@ def _read(store: Store, name: str) -> Alias | None:
         made = Alias.model_validate({**json.loads(found[0]), "etag": found[1]})
         if made.name != name:
             raise ValueError(f"this is {made.name}")
-        return made
     except (ValueError, ValidationError, TypeError, RecursionError):
         raise Failed(f"s3://{store.bucket}/{key} is no alias; move it away, then set the alias again") from None
+    if made.format > FORMAT:
+        # Writing it would lose what this version does not know of.
+        where = f"s3://{store.bucket}/{key}"
+        raise Failed(f"{where} was written by a newer hyperpod-rl (format {made.format}, and this one reads {FORMAT}); update this one")
+    return made
 
 
 def _changed(
@@ -287,6 +293,13 @@ def check_release(store: Store, release: str) -> None:
         known = [found.name for found in releases.list_releases(store, unreadable=lambda said: None)[:5]]
         fix = f"the newest are {', '.join(known)}" if known else "promote one first"
         raise Refused(Problem("release", release, "there is no such release", fix))
+    if not releases.whole(store, release):
+        fix = "promote it again, which puts back what is missing"
+        raise Refused(Problem("release", release, _no_weights(release), fix))
+
+
+def _no_weights(release: str) -> str:
+    return f"the weights of {release} are gone from the bucket, so nothing could load it"
 
 
 def check_unnamed(store: Store, release: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +14,20 @@ from config import capacity, ingress, names
 from config.environment import Environment
 from config.load import ROOT
 from config.problems import Problem, Refused
+from serving.ingress import KEYS_VARIABLE, api_keys
 from serving.store import Conflict, Store
 from training import cluster as training_cluster
 from training import manifests as files
 from training.kubernetes import Kubectl, Rejected
 from training.manifests import Manifests
-from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, until, waiting_pods
+from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, members, until, waiting_pods
 
 KIND: Final = files.RESOURCES["RayService"]
 _GPU: Final = "nvidia.com/gpu"
+# Reasons of the condition Ready (ray-operator, apis/ray/v1/rayservice_types.go).
+_TIMED_OUT, _INVALID = "InitializingTimeout", "ValidationFailed"
+# What KubeRay leaves out of the digest by which it tells one cluster from another (GenerateHashWithoutReplicasAndWorkersToDelete).
+_PASSED_OVER: Final = re.compile(r"\.(replicas|minReplicas|maxReplicas)$|\.tolerations(\[|$)")
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class State:
     endpoints: int = 0
     waiting_for: Sequence[str] = ()
     restarts: Mapping[str, int] = field(default_factory=dict)
+    members: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    given_up: str = ""
     # Whether the status is that of the newest specification; KubeRay does not always say so (training/waiting.py, UNSEEN_SECONDS).
     generation_seen: bool = True
 
@@ -68,11 +78,43 @@ def manifests(env: Environment, environment_name: str, *, root: Path = ROOT) -> 
     return made
 
 
-def check(kubectl: Kubectl) -> None:
-    """What must hold in the cluster before the endpoint is applied: GPUs, and the Secret of its keys. Raises Refused with all."""
-    found = [*_sharing(kubectl), *_gpus(kubectl), *_keys(kubectl)]
+def check(kubectl: Kubectl, made: Manifests) -> None:
+    """What must hold in the cluster before the endpoint is applied: GPUs, the Secret of its keys, and that KubeRay will heed it.
+
+    Raises Refused with all.
+    """
+    found = [*_sharing(kubectl), *_gpus(kubectl), *_keys(kubectl), *_heeded(kubectl, made)]
     if found:
         raise Refused(found)
+
+
+def _heeded(kubectl: Kubectl, made: Manifests) -> Iterator[Problem]:
+    """A change that KubeRay passes over in silence: `serve up` would tell of a ready endpoint, and the old one would answer.
+
+    KubeRay compares the clusters without replicas and tolerations, and with the strategy None builds no other one at all
+    (ray-operator 1.7.0, rayservice_controller.go: shouldPrepareNewCluster, shouldUpdateCluster, isInitializingTimeout).
+    """
+    env = kubectl.environment
+    where, again = f"RayService {env.serving.namespace}/{env.serving.name}", "run `serve down`, then `serve up`"
+    live = kubectl.get(KIND, namespace=env.serving.namespace, name=env.serving.name)
+    if live is None or live.get("metadata", {}).get("deletionTimestamp"):
+        return
+    if (_ready(live).get("reason") or "") == _TIMED_OUT:
+        yield Problem(where, "", f"KubeRay has given it up and looks at no change of it ({_said(_ready(live))})", again)
+        return
+    wanted = made.ray.get("spec", {})
+    changed = [each for each in files.changed_fields(live.get("spec"), wanted, "spec") if each.startswith("spec.rayClusterConfig")]
+    builds_anew = (wanted.get("upgradeStrategy") or {}).get("type", "NewCluster") != "None"
+    if changed and not (builds_anew and any(not _PASSED_OVER.search(each) for each in changed)):
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        rule = f"KubeRay leaves the pods of an endpoint that is there as they are, and this would change {', '.join(changed[:3])}{more}"
+        yield Problem(where, "", rule, again)
+
+
+def _ready(live: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = (live.get("status") or {}).get("conditions") or ()
+    found: Mapping[str, Any] = next((each for each in conditions if each.get("type") == "Ready"), {})
+    return found
 
 
 def _sharing(kubectl: Kubectl) -> Iterator[Problem]:
@@ -105,7 +147,7 @@ def _gpus(kubectl: Kubectl) -> Iterator[Problem]:
 
 
 def _keys(kubectl: Kubectl) -> Iterator[Problem]:
-    """Only whether the entry is there is looked at."""
+    """Whether the entry is there and the endpoint would start with it; what is in it is not told."""
     env = kubectl.environment
     if env.serving.authentication != "api-key":
         return
@@ -119,6 +161,12 @@ def _keys(kubectl: Kubectl) -> Iterator[Problem]:
         yield Problem(
             f"secret {env.serving.namespace}/{name}", "", f"serving.authentication is api-key, and there is no entry {entry}", fix
         )
+        return
+    try:
+        api_keys({KEYS_VARIABLE: os.fsdecode(base64.b64decode(secret["data"][entry]))})
+    except (RuntimeError, ValueError) as error:
+        fix = "write one key a line into the file, and make the Secret anew"
+        yield Problem(f"secret {env.serving.namespace}/{name}", entry, str(error).replace(KEYS_VARIABLE, "it"), fix)
 
 
 def deliver(store: Store) -> bool:
@@ -144,7 +192,7 @@ def up(
     Raises Refused where `check` says no, Rejected if the API server does, Failed if a container ends again and again, Unreachable
     naming what is missing if the time is over.
     """
-    check(kubectl)
+    check(kubectl, found)
     if deliver(store):
         note(f"delivered the ingress: s3://{store.bucket}/{ingress.key()}")
     files.apply(kubectl, found.folder)
@@ -179,28 +227,46 @@ def state(kubectl: Kubectl) -> State:
     if live is None:
         return State(name, namespace, waiting_for=left_pods(_pods(kubectl)))
     status = live.get("status") or {}
-    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    condition = _ready(live)
     seen = int(status.get("observedGeneration") or 0) >= int(live.get("metadata", {}).get("generation") or 0)
     deleting = bool(live.get("metadata", {}).get("deletionTimestamp"))
-    ready_condition = conditions.get("Ready", {}).get("status") == "True"
+    ready_condition = condition.get("status") == "True"
     applications, deployments, messages = _applications(status)
     ready = ready_condition and not deleting and all(said == "RUNNING" for said in applications.values())
     waiting: list[str] = []
-    restarts: Mapping[str, int] = {}
+    pods: Sequence[dict[str, Any]] = ()
+    given_up = ""
     if not ready and not deleting:
-        if said := conditions.get("Ready", {}).get("message"):
+        if said := condition.get("message"):
             waiting.append(str(said))
         waiting += messages
         pods = _pods(kubectl)
         waiting += waiting_pods(pods)
-        restarts = backing_off(pods)
+        given_up = _given_up(condition, applications, messages)
         if not pods:
             waiting.append("its pods do not exist yet")
     return State(
         name, namespace, exists=True, ready=ready, deleting=deleting, applications=applications, deployments=deployments,
-        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting, restarts=restarts,
-        generation_seen=seen,
+        endpoints=int(status.get("numServeEndpoints") or 0), waiting_for=waiting, restarts=backing_off(pods), members=members(pods),
+        given_up=given_up, generation_seen=seen,
     )  # fmt: skip
+
+
+def _said(condition: Mapping[str, Any]) -> str:
+    return " ".join(str(condition.get("message") or condition.get("reason") or "it does not say why").split()).rstrip(".")
+
+
+def _given_up(condition: Mapping[str, Any], applications: Mapping[str, str], messages: Sequence[str]) -> str:
+    """Where KubeRay or Serve tries no further: neither of them starts again before what is applied changes."""
+    if condition.get("reason") == _TIMED_OUT:
+        return f"KubeRay has given it up ({_said(condition)}), and starts again only after `serve down`"
+    if condition.get("reason") == _INVALID:
+        return f"KubeRay does not accept it ({_said(condition)})"
+    failed = [name for name, said in applications.items() if said == "DEPLOY_FAILED"]
+    if failed:
+        why = "; ".join(messages) or "Serve does not say why"
+        return f"Serve has given up application {' and '.join(failed)} and tries it again only after `serve down` or a change of it. {why}"
+    return ""
 
 
 def _applications(status: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str], list[str]]:

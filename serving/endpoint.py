@@ -49,7 +49,8 @@ def address(kubectl: Kubectl) -> str | None:
     if service is None:
         raise Unreachable(f"there is no endpoint {env.serving.namespace}/{env.serving.name}; run `hyperpod-rl serve up`")
     hosts: list[Any] = service.get("spec", {}).get("externalIPs") or []
-    return f"http://{hosts[0]}:{names.SERVE_PORT}" if hosts else None
+    ports = {port.get("name"): port["port"] for port in service["spec"].get("ports") or []}
+    return f"http://{hosts[0]}:{ports.get('serve', names.SERVE_PORT)}" if hosts else None
 
 
 def cluster_url(kubectl: Kubectl) -> str:

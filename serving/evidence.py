@@ -174,6 +174,8 @@ def _play(
         if others := _others(result, digest):
             rule = f"{' and '.join(others)} answered, not {'this export' if digest else 'the base model'}"
             raise Refused(Problem("--model" if digest else "--baseline-model", model, rule, "name the one that is to be judged"))
-        results.write(folder / results.FOLDER / results.file_name(each.step, each.maze_set), result)
+        path = folder / results.FOLDER / results.file_name(each.step, each.maze_set)
+        result = results.counted(path, result)
+        results.write(path, result)
         done.append((each, result))
     return done

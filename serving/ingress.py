@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from serving.routing import ALIAS_HEADER, CANARY, CURRENT, RELEASE_HEADER, Alias, Aliases, Asked, Route, asked, read_alias, rewritten, route
 
 KEYS_VARIABLE: Final = "HYPERPOD_RL_API_KEYS"
-"""Environment variable with the API keys, from a Secret: one or more, separated by blanks or lines."""
+"""Environment variable with the API keys, from a Secret: one a line; empty lines and those that begin with # count for nothing."""
 
 FRONT: Final = "front"
 APPLICATION: Final = "ray.serve.llm:build_openai_app"
@@ -74,11 +74,18 @@ def build(args: dict[str, Any]) -> Any:
 
 
 def api_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Digests of the keys. Raises RuntimeError where there is none: an endpoint that was to ask for a key does not start without."""
-    keys = environment.get(KEYS_VARIABLE, "").split()
+    """Digests of the keys. Raises RuntimeError where there is none: an endpoint that was to ask for a key does not start without.
+
+    The same where a line holds more than one word: in `alice: 1a2b` the name would be a key.
+    """
+    # An editor's byte order mark and Windows' line ends are no part of a key.
+    lines = [line.strip() for line in environment.get(KEYS_VARIABLE, "").removeprefix("\ufeff").splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if wrong := [number for number, line in enumerate(lines, 1) if line in keys and len(line.split()) > 1]:
+        raise RuntimeError(f"{KEYS_VARIABLE} holds one API key a line, and line {wrong[0]} of it holds blanks")
     if not keys:
         raise RuntimeError(f"{KEYS_VARIABLE} holds no API key, and this endpoint asks for one")
-    return tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+    return tuple(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() for key in dict.fromkeys(keys))
 
 
 class AliasObjects:
@@ -139,18 +146,24 @@ def _said(error: Exception) -> set[str]:
 
 
 class Reader:
-    """The aliases as they stand when a request arrives: requests share a reading, but never one that began before they came."""
+    """The aliases as they stand when a request arrives: requests share a reading, but never one that began before they came.
+
+    After a reading that failed nobody waits for the next one: S3 takes many seconds to not answer.
+    """
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self._running: asyncio.Future[Aliases] | None = None
         self._next: asyncio.Future[Aliases] | None = None
         self._known: Aliases | None = None
+        self._failing = False
 
     async def __call__(self) -> Aliases:
         """Raises what the reading raised where nothing was ever read; else the last that was known stands in."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
+        if self._failing and self._known is not None:
+            return self._known
         return await asyncio.shield(self._next)
 
     async def _after(self, earlier: asyncio.Future[Aliases] | None) -> Aliases:
@@ -160,7 +173,9 @@ class Reader:
         self._running, self._next = self._next, None
         try:
             self._known = await asyncio.to_thread(self._fetch)
+            self._failing = False
         except Exception as error:
+            self._failing = True
             if self._known is None:
                 raise
             _LOG.warning("the aliases cannot be read, so what was read before stays: %s: %s", type(error).__name__, error)
@@ -213,7 +228,10 @@ class Front:
         return scheme.lower() == b"bearer" and any(fits)
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
+        try:
+            body = await _read_body(receive)
+        except _Left:
+            return  # nobody is there to be answered, and half a request is none
         if body is None:
             await _refuse(send, 413, f"The request is larger than {LARGEST_BODY >> 20} MiB", "request_too_large")
             return
@@ -262,14 +280,18 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+class _Left(Exception):
+    """The client has gone before its request was whole."""
+
+
 async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None where it is too large. A client that leaves ends it."""
+    """The whole body; None where it is too large. Raises _Left."""
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts)
+            raise _Left
         part = message.get("body", b"")
         size += len(part)
         if size > LARGEST_BODY:

@@ -105,6 +105,11 @@ def exists(store: Store, name: str) -> bool:
     return store.head(names.release_key(name, names.ADAPTER_CONFIG)) is not None
 
 
+def whole(store: Store, name: str) -> bool:
+    """Whether users could be sent to it: weights that somebody deleted by hand leave a configuration that loads nothing."""
+    return exists(store, name) and store.head(names.release_key(name, names.ADAPTER_WEIGHTS)) is not None
+
+
 def read(store: Store, name: str) -> Release | None:
     """One release; None if there is none. Raises Failed if its record is missing or is none."""
     if not exists(store, name):

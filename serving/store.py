@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import time
@@ -67,6 +68,20 @@ class Store:
                     return None
                 raise
             return found["Body"].read(), str(found["ETag"])
+
+    def sha256(self, key: str) -> str | None:
+        """Digest of an object of any size, which is read piece by piece; None if it is not there."""
+        with _speaking(self.bucket):
+            try:
+                body = self.client.get_object(Bucket=self.bucket, Key=key)["Body"]
+            except Exception as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+            total = hashlib.sha256()
+            while piece := body.read(PART_BYTES):
+                total.update(piece)
+            return total.hexdigest()
 
     def head(self, key: str) -> Head | None:
         """Size, etag and metadata; None if it is not there."""

@@ -192,10 +192,20 @@ def project(
 ) -> codebuild.CfnProject:
     """A Linux project with its own role and log group; `docker` makes it privileged, which Docker inside it needs."""
     logs = log_group(stack, f"{construct_id}Logs")
+    name = f"{names.PREFIX}-{stack.settings.name}-{construct_id.lower()}"
     runner = role(
         stack,
         f"{construct_id}BuildRole",
-        principal=iam.ServicePrincipal("codebuild.amazonaws.com"),
+        # For this project alone: https://docs.aws.amazon.com/codebuild/latest/userguide/cross-service-confused-deputy-prevention.html
+        principal=iam.ServicePrincipal(
+            "codebuild.amazonaws.com",
+            conditions={
+                "StringEquals": {
+                    "aws:SourceAccount": stack.account,
+                    "aws:SourceArn": f"arn:{stack.partition}:codebuild:{stack.region}:{stack.account}:project/{name}",
+                }
+            },
+        ),
         description=description,
         allow=[
             *allow,
@@ -206,7 +216,7 @@ def project(
     return codebuild.CfnProject(
         stack,
         f"{construct_id}Project",
-        name=f"{names.PREFIX}-{stack.settings.name}-{construct_id.lower()}",
+        name=name,
         description=description,
         service_role=runner.role_arn,
         artifacts={"type": "NO_ARTIFACTS"},

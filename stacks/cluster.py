@@ -63,14 +63,15 @@ class Cluster(EnvironmentStack):
                 ],
             ),
         )
-        cluster.node.add_dependency(logs)
+        made = cluster.node.default_child
+        assert made is not None
+        made.node.add_dependency(logs)
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet", "Network tags its own subnets")
         self._logged(cluster)
         for name in ("vpc-cni", "kube-proxy", "coredns", "eks-pod-identity-agent"):
-            made = addon(
-                self, name.title().replace("-", ""), name, configuration={"enableNetworkPolicy": "true"} if name == "vpc-cni" else None
-            )
-            made.node.add_dependency(cluster)
+            configuration = {"enableNetworkPolicy": "true"} if name == "vpc-cni" else None
+            # Of the cluster alone: the kubectl provider that CDK makes inside it takes as long again.
+            addon(self, name.title().replace("-", ""), name, configuration=configuration).node.add_dependency(made)
         self._people(cluster)
         if settings.access.delivery is not None:
             delivery.roles(self, settings.access.delivery)

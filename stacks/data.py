@@ -18,6 +18,7 @@ from config import names
 from stacks.allow import Allow
 from stacks.builds import ImageBuild
 from stacks.functions import function, resource
+from stacks.guard import guard
 from stacks.roles import bucket_arn
 from stacks.stack import EnvironmentStack, Settings, Shared
 
@@ -192,18 +193,24 @@ class Data(EnvironmentStack):
         return file_system
 
     def _guard(self, kept: dict[str, Any]) -> Construct:
-        guard = function(self, "GuardFunction", handler="guard.handler", description="Refuses to replace the file system")
-        return resource(
+        return guard(
             self,
-            "Guard",
-            kind="Guard",
-            token=guard.function_arn,
-            timeout_minutes=6,
-            properties={
-                "What": "file system",
-                "Fix": "Take it back, or deploy an environment of another name and copy the data",
-                "Kept": {name: value for name, value in kept.items() if value is not None},
-            },
+            what="file system",
+            fix="Take it back, or deploy an environment of another name and copy the data",
+            kept=kept,
+            # What an older version of this project did not keep, the guard asks of the file system itself.
+            allow=[
+                Allow(
+                    ["cloudformation:DescribeStackResources"],
+                    [f"arn:{self.partition}:cloudformation:{self.region}:{self.account}:stack/{self.stack_name}/*"],
+                    why="a stack's ARN ends in an id that CloudFormation chooses",
+                ),
+                Allow(
+                    ["fsx:DescribeFileSystems"],
+                    [f"arn:{self.partition}:fsx:{self.region}:{self.account}:file-system/*"],
+                    why="the guard comes before the file system, which has no id before it is made",
+                ),
+            ],
         )
 
     def _final_backup(self, file_system: fsx.CfnFileSystem) -> None:
@@ -211,10 +218,11 @@ class Data(EnvironmentStack):
         arn = f"arn:{self.partition}:fsx:{self.region}:{self.account}"
         allow = [
             Allow(
-                ["fsx:CreateBackup", "fsx:TagResource"],
+                ["fsx:CreateBackup"],
                 [f"{arn}:file-system/{file_system.ref}", f"{arn}:backup/*"],
                 why="a backup has no id before it is made",
             ),
+            Allow(["fsx:TagResource"], [f"{arn}:backup/*"], why="a backup has no id before it is made"),
             Allow(["fsx:DescribeBackups"], ["*"], why="FSx knows no resource for this action"),
             Allow(
                 ["cloudformation:DescribeStacks"],

@@ -7,6 +7,7 @@ lie in the VPC's first range, one in each AZ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
@@ -19,9 +20,13 @@ from config import names
 from config.network import CLOSED_ENDPOINTS
 from stacks.allow import Allow
 from stacks.functions import log_group
+from stacks.guard import guard
 from stacks.roles import role
 from stacks.security_groups import SecurityGroups
 from stacks.stack import EnvironmentStack, Settings, Shared
+
+# For each zone in turn, which pieces of the first range are its control-plane and its public subnet.
+ZONES_CUT = ((0, 2), (1, 3), (4, 5))
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,15 @@ class Ranges:
 
 
 def ranges(cidr: str, zones: int) -> Ranges:
-    """Cut the VPC's first range. The smallest VPC that the rules allow (/24) gives /27 subnets; EKS asks for 16 addresses in each."""
+    """Cut the VPC's first range. The smallest VPC that the rules allow (/24) gives /27 subnets; EKS asks for 16 addresses in each.
+
+    A zone keeps its ranges when another one comes after it: a subnet whose range changes is replaced, and its successor's range would
+    still be taken.
+    """
     network = IPv4Network(cidr)
     pieces = network.subnets(new_prefix=max(24, network.prefixlen + 3))
-    cut = [str(next(pieces)) for _ in range(2 * zones)]
-    return Ranges(public=tuple(cut[zones:]), cluster=tuple(cut[:zones]))
+    cut = [str(next(pieces)) for _ in range(2 * len(ZONES_CUT))]
+    return Ranges(public=tuple(cut[public] for _, public in ZONES_CUT[:zones]), cluster=tuple(cut[own] for own, _ in ZONES_CUT[:zones]))
 
 
 class Network(EnvironmentStack):
@@ -51,6 +60,7 @@ class Network(EnvironmentStack):
             groups = SecurityGroups(self, vpc_id=existing.vpc_id, cidrs=(existing.cidr,))
             groups.publish(self)
             self._kept(groups.nodes, groups.file_system)
+            self._guarded(groups.all, {"vpc_id": existing.vpc_id, "hyperpod_subnet_id": existing.hyperpod_subnet_id})
             return
         self._zones = settings.network.availability_zone_ids
         self._ranges = ranges(settings.network.cidr, len(self._zones))
@@ -87,6 +97,25 @@ class Network(EnvironmentStack):
         self._share(vpc.ref, nodes.ref, [subnet.ref for subnet in cluster])
         groups.publish(self)
         self._kept(vpc, second, nodes, groups.nodes, groups.file_system)
+        # A third zone may come and go: nothing but the control plane is in it.
+        places = {f"availability_zone_ids {number}": zone for number, zone in enumerate(self._zones[:2], start=1)}
+        cidrs = {"cidr": settings.network.cidr, "hyperpod_cidr": settings.network.hyperpod_cidr}
+        self._guarded([vpc, second, nodes, *cluster], cidrs | places)
+
+    def _guarded(self, resources: Sequence[CfnResource], kept: dict[str, str]) -> None:
+        """No change makes a second network beside the one that everything lives in.
+
+        CloudFormation would: subnets and VPCs have no names. The stacks above then refuse to move, the old network is nobody's any more,
+        and there is no way back, since what it holds is still taken.
+        """
+        first = guard(
+            self,
+            what="network",
+            fix="Take it back, or deploy an environment of another name: file system, clusters and nodes stay where they were made",
+            kept=kept,
+        )
+        for made in resources:
+            made.node.add_dependency(first)
 
     def _kept(self, *resources: CfnResource) -> None:
         """What a file system that is retained lives in stays with it."""
@@ -154,7 +183,14 @@ class Network(EnvironmentStack):
         writer = role(
             self,
             "FlowLogRole",
-            principal=iam.ServicePrincipal("vpc-flow-logs.amazonaws.com"),
+            # For this account's flow logs alone: https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html
+            principal=iam.ServicePrincipal(
+                "vpc-flow-logs.amazonaws.com",
+                conditions={
+                    "StringEquals": {"aws:SourceAccount": self.account},
+                    "ArnLike": {"aws:SourceArn": f"arn:{self.partition}:ec2:{self.region}:{self.account}:vpc-flow-log/*"},
+                },
+            ),
             description="Writes the VPC's flow log",
             allow=[
                 Allow(

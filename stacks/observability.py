@@ -28,7 +28,9 @@ class Observability(EnvironmentStack):
 
     def __init__(self, scope: Construct, settings: Settings) -> None:
         super().__init__(scope, settings, names.Stack.OBSERVABILITY, description="HyperPod observability add-on and alarms")
-        groups = f"arn:{self.partition}:logs:{self.region}:{self.account}:log-group:/aws/sagemaker/Clusters/*"
+        logs = f"arn:{self.partition}:logs:{self.region}:{self.account}:log-group"
+        # This cluster's alone, though AWS's own policy names every cluster's: another environment's are none of its business.
+        groups = f"{logs}:{names.hang_log_groups(settings)}*"
         collector = role(
             self,
             "CollectorRole",
@@ -40,7 +42,6 @@ class Observability(EnvironmentStack):
                     [
                         "logs:CreateLogGroup",
                         "logs:CreateLogStream",
-                        "logs:DescribeLogGroups",
                         "logs:DescribeLogStreams",
                         "logs:PutLogEvents",
                         "logs:GetLogEvents",
@@ -49,6 +50,11 @@ class Observability(EnvironmentStack):
                     ],
                     [groups, f"{groups}:log-stream:*"],
                     why="HyperPod's log groups end in an id that SageMaker chooses",
+                ),
+                Allow(
+                    ["logs:DescribeLogGroups"],
+                    [f"{logs}:/aws/sagemaker/Clusters/*"],
+                    why="a list of groups names none of them; it shows their names alone",
                 ),
                 Allow(["logs:GetLogRecord", "logs:GetQueryResults", "logs:StopQuery"], ["*"], why="these actions know no resource"),
             ],

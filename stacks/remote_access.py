@@ -20,7 +20,7 @@ from stacks import charts
 from stacks.allow import Allow
 from stacks.kubernetes import addon, chart
 from stacks.roles import cluster_arn, pod_principal, role
-from stacks.stack import EnvironmentStack, Shared
+from stacks.stack import EnvironmentStack, Settings, Shared
 
 SPACES = "amazon-sagemaker-spaces"
 EBS_CSI = "aws-ebs-csi-driver"
@@ -73,7 +73,13 @@ def domain_access(stack: EnvironmentStack, domain: Domain, *, controller: Constr
     # Symmetric: data keys and encryption contexts exist for such keys alone.
     spaces_key = _key(stack, "SpacesKey", "Signs the sessions of Spaces")
     volumes = addon(stack, "EbsCsiDriver", EBS_CSI, service_account_roles={"ebs-csi-controller-sa": _ebs_csi(stack)})
-    records = addon(stack, "ExternalDns", EXTERNAL_DNS, service_account_roles={"external-dns": _external_dns(stack, domain)})
+    records = addon(
+        stack,
+        "ExternalDns",
+        EXTERNAL_DNS,
+        configuration=external_dns_configuration(stack.settings),
+        service_account_roles={"external-dns": _external_dns(stack, domain)},
+    )
     spaces = addon(
         stack,
         "Spaces",
@@ -87,6 +93,16 @@ def domain_access(stack: EnvironmentStack, domain: Domain, *, controller: Constr
     )
     spaces.node.add_dependency(controller, certificates, volumes, records)
     return [volumes, records, spaces]
+
+
+def external_dns_configuration(settings: Settings) -> dict[str, Any]:
+    """Whose records they are, and that they go with their ingress.
+
+    Without an owner every cluster calls itself `default`, and two of them in one zone delete each other's records; without `sync` a
+    record stays when its load balancer is gone, and points at addresses that somebody else may get.
+    https://kubernetes-sigs.github.io/external-dns/latest/docs/registry/txt/
+    """
+    return {"policy": "sync", "registry": "txt", "txtOwnerId": names.eks_cluster(settings)}
 
 
 def spaces_configuration(domain: Domain, *, certificate: str, key: str, internal: bool) -> dict[str, Any]:

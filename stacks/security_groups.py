@@ -55,6 +55,11 @@ class SecurityGroups:
             self._allow(self.file_system, self.nodes, "Lustre", ports)
             self._allow(self.file_system, self.file_system, "Lustre", ports)
 
+    @property
+    def all(self) -> Sequence[ec2.CfnSecurityGroup]:
+        """Every group of the VPC that is always there."""
+        return (self.nodes, self.control_plane, self.file_system, self.handlers)
+
     def publish(self, stack: EnvironmentStack) -> None:
         """Write the groups' ids for the stacks above."""
         stack.publish(Shared.NODES_GROUP, self.nodes.attr_group_id)

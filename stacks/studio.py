@@ -14,6 +14,9 @@ from stacks.roles import cluster_arn, role
 from stacks.stack import EnvironmentStack, Settings, Shared
 
 POLICIES = ("AmazonSagemakerHyperpodTrainingPolicy", "AmazonSagemakerHyperpodInferencePolicy")
+SPACE_POLICY, TEMPLATE_POLICY = "AmazonSagemakerHyperpodSpacePolicy", "AmazonSagemakerHyperpodSpaceTemplatePolicy"
+# The documentation names the second only; a field report of the add-on v0.2.0 has the templates in the first. EKS takes both, there or not.
+TEMPLATE_NAMESPACES = ("jupyter-k8s-system", "jupyter-k8s-shared")
 
 
 class Studio(EnvironmentStack):
@@ -64,7 +67,9 @@ class Studio(EnvironmentStack):
         )
         if settings.storage.removal != "retain":
             self._home(domain, profile)
-        policies = [(policy, settings.namespaces) for policy in POLICIES]
+        policies: list[tuple[str, tuple[str, ...]]] = [(policy, settings.namespaces) for policy in POLICIES]
+        if settings.remote_access.domain is not None:  # Spaces are there, and Studio opens them
+            policies += [(SPACE_POLICY, settings.namespaces), (TEMPLATE_POLICY, TEMPLATE_NAMESPACES)]
         access(self, "UserAccess", principal=user.role_arn, policies=[*policies, ("AmazonSagemakerHyperpodUserClusterPolicy", ())])
 
     def _home(self, domain: sagemaker.CfnDomain, profile: sagemaker.CfnUserProfile) -> None:

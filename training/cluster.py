@@ -15,7 +15,7 @@ from training import base_model
 from training import manifests as files
 from training.kubernetes import Kubectl
 from training.manifests import Manifests
-from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, until, waiting_pods
+from training.waiting import CLOCK, UNSEEN_SECONDS, Clock, Note, backing_off, left_pods, members, until, waiting_pods
 
 KIND = files.RESOURCES["RayCluster"]
 
@@ -36,6 +36,8 @@ class State:
     deleting: bool = False
     waiting_for: Sequence[str] = field(default=())
     restarts: Mapping[str, int] = field(default_factory=dict)
+    members: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    given_up: str = ""  # KubeRay goes on for ever with a RayCluster
 
     @property
     def ready(self) -> bool:
@@ -163,7 +165,7 @@ def state(kubectl: Kubectl) -> State:
     if result.ready or result.deleting:
         return result
     pods = kubectl.list("pods", namespace=namespace, selector=f"ray.io/cluster={name}")
-    return replace(result, waiting_for=_reasons(kubectl, namespace, name, status, pods), restarts=backing_off(pods))
+    return replace(result, waiting_for=_reasons(kubectl, namespace, name, status, pods), restarts=backing_off(pods), members=members(pods))
 
 
 def _gpus(status: dict[str, Any]) -> int:

@@ -43,7 +43,8 @@ class Hangs:
 
     def __call__(self, since: float) -> str | None:
         """The newest event after `since` (seconds since the epoch), on one line; None if there is none, or if it is too early to ask."""
-        if self.now() - self._asked < (AFTER_FAILURE_SECONDS if self._failed else EVERY_SECONDS):
+        passed = self.now() - self._asked
+        if 0 <= passed < (AFTER_FAILURE_SECONDS if self._failed else EVERY_SECONDS):  # below 0: a clock was set back
             return None
         self._asked = self.now()
         try:

@@ -11,20 +11,24 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from config import names
 from config.environment import Environment
 from config.problems import Failed, Problem, Refused, Unreachable
-from training import record
+from training import provenance, record
 from training.connection import Answered, Connection, Lost, connect
 from training.run import Specification
 
 __all__ = ["Attempt", "Gone", "Outcome", "attempts", "connect", "details", "log", "newest", "recorded", "runs", "stop", "submit"]
 
 TERMINAL: Final = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+# Words of the record, not of Ray, for an attempt that Ray has forgotten.
+FORGOTTEN: Final = frozenset({"LOST", "UNKNOWN"})
+# Of a job's metadata: the attempt that a supervisor had watched first when it began this one.
+SUPERVISED_SINCE: Final = "supervised_since"
 _SUBMISSION: Final = re.compile(r"^(?P<run>[a-z0-9][a-z0-9-]*)-a(?P<attempt>[1-9][0-9]*)$")
 
 
@@ -53,14 +57,14 @@ class Attempt:
     @property
     def running(self) -> bool:
         """Whether it may still change."""
-        return self.status not in TERMINAL
+        return self.status not in TERMINAL | FORGOTTEN
 
     def document(self) -> dict[str, Any]:
         """For programs."""
         return {
             "run_id": self.run_id, "attempt": self.number, "submission_id": self.submission_id, "status": self.status,
             "message": self.message, "started": _time(self.start), "ended": _time(self.end), "driver_exit_code": self.exit_code,
-            "metadata": {key: value for key, value in (self.metadata or {}).items() if key != "overrides"},
+            "metadata": {key: value for key, value in (self.metadata or {}).items() if key not in ("overrides", provenance.KEY)},
         }  # fmt: skip
 
 
@@ -75,6 +79,8 @@ class Outcome:
     action: str
     attempt: Attempt
     changes: Sequence[str] = ()
+    # All attempts of the run that Ray knows now.
+    known: Sequence[Attempt] = ()
 
     @property
     def sentence(self) -> str:
@@ -91,10 +97,11 @@ class Outcome:
         return {"action": self.action, "changes": list(self.changes), **self.attempt.document()}
 
 
-def submit(connection: Connection, specification: Specification, *, after: int = 0) -> Outcome:
+def submit(connection: Connection, specification: Specification, *, after: int = 0, supervised_since: int | None = None) -> Outcome:
     """Start a run, its next attempt, or nothing if it runs already: pressed twice, even at once, it submits one job.
 
-    `after` is an attempt that was, as far as the caller knows: a restarted head may have forgotten it.
+    `after` is an attempt that was, as far as the caller knows: a restarted head may have forgotten it. `supervised_since`: a
+    supervisor submits, and that is the attempt which it had watched first.
     Raises Refused if the run runs with another specification, or another run holds the GPUs; Unreachable; Failed if Ray refuses.
     """
     env, run_id, waiting = connection.environment, specification.run_id, False
@@ -103,14 +110,16 @@ def submit(connection: Connection, specification: Specification, *, after: int =
         mine = known.get(run_id, ())
         last = mine[-1] if mine else None
         if last is not None and (outcome := _settled(last, specification)) is not None:
-            return outcome
+            return replace(outcome, known=mine)
         if last is None and (done := _succeeded(env, specification)) is not None:
             return Outcome("done", done)
         _refuse_taken(known, run_id)
         number = max((last.number if last else 0, after, *recorded(env, run_id))) + 1
         job = specification.job(number)
         overrides = json.dumps(dict(specification.overrides), sort_keys=True, separators=(",", ":"))
-        metadata = {**job.metadata, "overrides": overrides, "submitted_by": submitter()}
+        metadata = {**job.metadata, "overrides": overrides, "submitted_by": submitter(), provenance.KEY: provenance.of(env).text()}
+        if supervised_since is not None:
+            metadata[SUPERVISED_SINCE] = str(supervised_since)
         try:
             # Repeating a lost call is safe: Ray takes a submission id once (ray/dashboard/modules/job/job_manager.py).
             connection.call(lambda client, job=job, metadata=metadata: client.submit_job(  # type: ignore[misc]
@@ -126,7 +135,8 @@ def submit(connection: Connection, specification: Specification, *, after: int =
                 continue
             raise Failed(f"Ray refused the job: {_first_line(str(error))}") from None
         started = Attempt(run_id, number, "PENDING", metadata=metadata, start=time.time())
-        return Outcome("submitted", started, changes=_differences(last, specification) if last is not None else ())
+        changes = _differences(last, specification) if last is not None else ()
+        return Outcome("submitted", started, changes=changes, known=(*mine, started))
     if waiting:
         raise Unreachable("the Ray head takes no jobs: its job agent does not come up; see `hyperpod-rl cluster status`, and its pod's log")
     raise Unreachable(f"the job table of the Ray cluster keeps changing under run {run_id}; submit it again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -60,13 +60,16 @@ class Keeper:
         except OSError as error:
             self._failed(error)
 
-    def refresh(self, *events: record.Event, force: bool = True) -> Record | None:
-        """Bring the record up to date, with events if there are any; without `force` only when the last time is a while ago."""
+    def refresh(self, *events: record.Event, force: bool = True, known: Sequence[Attempt] | None = None) -> Record | None:
+        """Bring the record up to date, with events if there are any; without `force` only when the last time is a while ago.
+
+        `known`: all attempts of the run, where they were just asked for.
+        """
         if self.folder is None or (not force and self._last is not None and self.now() - self._last < EVERY_SECONDS):
             return None
         self._last = self.now()
         try:
-            known = jobs.attempts(self.connection, self.run_id)
+            known = known or jobs.attempts(self.connection, self.run_id)
         except (Unreachable, Answered):
             known = None
         try:
@@ -137,6 +140,23 @@ def history(
     more = any(row.attempt not in told for row in saved)
     source = "Ray cluster and saved copy" if attempts and more else "Ray cluster" if attempts else "saved copy"
     return History(current, tuple(series.joined(rows)), source)
+
+
+def left(env: Environment, run_id: str, folder: Path) -> list[Row]:
+    """Steps that a run's folder tells of: those that a follower kept, else those in the logs that the jobs left."""
+    return series.read(folder) or series.united(_copies(env, run_id, folder))
+
+
+def seen(run_id: str, rows: Sequence[Row], known: Record) -> list[follow.StepSeen]:
+    """The run's steps as a follower saw them, each with the solve rate that its record has: read from the dump, where there was one."""
+    found = {
+        row.step: follow.StepSeen(run_id, row.attempt, row.step, row.solve_rate, row.reward, row.step_seconds, row.metrics)
+        for row in series.joined(rows)
+    }
+    for each in known.evaluations:
+        bare = follow.StepSeen(run_id, each.attempt or 0, each.step, None, None, None, {})
+        found[each.step] = replace(found.get(each.step, bare), solve_rate=series.rate_of(each.model_dump()))
+    return [found[step] for step in sorted(found)]
 
 
 def _copies(env: Environment, run_id: str, folder: Path) -> Iterator[Row]:

@@ -87,7 +87,7 @@ class Kubectl:
 
         Raises Refused if fields belong to another field manager, Rejected with all else that is wrong.
         """
-        words = ("--server-side", f"--field-manager={FIELD_MANAGER}", "--recursive", "-f", str(folder))
+        words = ("--server-side", f"--field-manager={FIELD_MANAGER}", "--recursive", "-f", _one_file_name(folder))
         # kubectl goes on after a file that was refused: several are asked about before the first is applied.
         asked = (["--dry-run=server"],) if len(list(folder.rglob("*.yaml"))) > 1 else ()
         try:
@@ -131,6 +131,12 @@ class Kubectl:
     def delete_selected(self, kinds: str, *, namespace: str, selector: str) -> None:
         """Ask for the deletion of all objects with these labels; no error if there are none. Returns at once."""
         self.run("delete", kinds, "--namespace", namespace, "--selector", selector, "--ignore-not-found", "--wait=false")
+
+
+def _one_file_name(path: Path) -> str:
+    """A path for kubectl's `-f`, which reads several out of one word, separated by commas, as a line of CSV."""
+    text = str(path)
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
 
 
 def kubectl() -> str:

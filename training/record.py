@@ -6,12 +6,13 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from config.problems import Failed
 from training import evaluations, layout
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from config.environment import Environment
 
 FILE: Final = "record.json"
+ABANDONED_SECONDS: Final = 3600.0
 NO_PRICE: Final = "not known: there is no dated price for these instance types here"
+
+
+def _aware(time: str) -> str:
+    if datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError("a time without a zone")
+    return time
+
+
+# UTC in ISO 8601, as it stands in the file.
+Moment = Annotated[str, AfterValidator(_aware)]
 
 
 class Part(BaseModel):
@@ -46,12 +58,13 @@ class Image(Part):
 
 
 class Model(Part):
-    """The base model."""
+    """The base model. `revision` is what the environment asked for; `commit`, of the hub, is what lay at the path: "" if not seen."""
 
     path: str = ""
     repository: str = ""
     subfolder: str = ""
     revision: str = ""
+    commit: str = ""
 
 
 class Dataset(Part):
@@ -74,14 +87,17 @@ class Nodes(Part):
 
 
 class AttemptRecord(Part):
-    """One Ray job. Times are UTC in ISO 8601; steps are those that its log tells of."""
+    """One Ray job. Times are UTC in ISO 8601; steps are those that its log tells of.
+
+    `supervised_since`: a supervisor began it, and that number is of the attempt which it had watched first.
+    """
 
     number: int
     submission_id: str
     status: str
     reason: str = ""
-    started: str | None = None
-    ended: str | None = None
+    started: Moment | None = None
+    ended: Moment | None = None
     driver_exit_code: int | None = None
     first_step: int | None = None
     last_step: int | None = None
@@ -93,6 +109,7 @@ class AttemptRecord(Part):
     image: str = ""
     specification: str = ""
     config: str = ""
+    supervised_since: int | None = None
 
 
 class Checkpoint(Part):
@@ -240,6 +257,10 @@ def write(folder: Path, record: Record) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    for left in folder.glob(f".{FILE}.*.tmp"):  # of a writer that was killed; a living one needs a moment, no hour
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                left.unlink()
 
 
 @contextlib.contextmanager

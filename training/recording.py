@@ -16,12 +16,13 @@ from config import prices
 from config.digest import value_digest
 from config.environment import Environment
 from config.instances import INSTANCES
-from training import checkpoints, evaluations, layout, record, results, series
+from training import checkpoints, evaluations, jobs, layout, provenance, record, results, series
 from training.jobs import Attempt
-from training.record import AttemptRecord, Checkpoint, Code, Dataset, Evaluation, Event, Export, Image, Model, Nodes, Record, Usage
+from training.record import AttemptRecord, Checkpoint, Code, Dataset, Evaluation, Event, Export, Image, Nodes, Record, Usage
 from training.skyrl_keys import Value
 
 ATTEMPT_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"  # as the job's own script writes it (training/entrypoint.py)
+_MODEL_PATH: Final = "trainer.policy.model.path"
 
 
 def update(
@@ -66,7 +67,8 @@ def build(
     begun_with = [told["from_run"] for a in sorted(attempts or (), key=lambda a: a.number) if "from_run" in (told := a.metadata or {})]
     started = joined[0].step if joined else before.first_step
     return Record(
-        run_id=run_id, environment=facts.environment, environment_matches=facts.environment_matches,
+        run_id=run_id, environment=facts.environment,
+        environment_matches=not facts.config or facts.config == value_digest(env.model_dump(mode="json")),
         updated=moment.isoformat(timespec="seconds"), status=its[-1].status if its else before.status,
         code=facts.code, image=facts.image, config=facts.config, specification=facts.specification,
         from_run=begun_with[-1] if begun_with else before.from_run, model=facts.model,
@@ -81,7 +83,7 @@ def build(
 
 
 def _facts(env: Environment, before: Record, metadata: Mapping[str, str]) -> Record:
-    """What the newest attempt was submitted with; of the environment file only if it is still the same."""
+    """What the newest attempt was submitted with, as it was told then: no environment file of today is asked for what it says itself."""
     if not metadata or (before.specification and before.specification == metadata.get("specification")):
         return before
     try:
@@ -89,45 +91,22 @@ def _facts(env: Environment, before: Record, metadata: Mapping[str, str]) -> Rec
     except (ValueError, TypeError):
         overrides = {}
     matches = metadata.get("config") == value_digest(env.model_dump(mode="json"))
+    # The file of today says nothing of what was submitted with another one.
+    told = provenance.read(metadata.get(provenance.KEY)) or (provenance.of(env) if matches else provenance.Provenance())
     uri = metadata.get("image", "")
     return before.model_copy(
         update={
             "environment": metadata.get("environment", env.name),
-            "environment_matches": matches,
             "code": Code(commit=metadata.get("commit", "unknown"), dirty=metadata.get("dirty") != "false"),
             "image": Image(uri=uri, digest=uri.partition("@")[2] or None),
             "config": metadata.get("config", ""),
             "specification": metadata.get("specification", ""),
-            "model": _model(env, overrides),
+            "model": provenance.fetched(env, told.model, path=str(overrides.get(_MODEL_PATH) or told.model.path)),
             "overrides": dict(sorted(overrides.items())),
-            "versions": _versions(env),
-            "nodes": _nodes(env),
+            "versions": told.versions,
+            "nodes": told.nodes,
         }
     )
-
-
-def _model(env: Environment, overrides: Mapping[str, Value]) -> Model:
-    training = env.training
-    return Model(
-        path=str(overrides.get("trainer.policy.model.path", training.base_model)), repository=training.base_model_repository,
-        subfolder=training.base_model_subfolder, revision=training.base_model_revision,
-    )  # fmt: skip
-
-
-def _versions(env: Environment) -> dict[str, str]:
-    image, platform = env.version_set.training, env.version_set.platform
-    return {
-        "set": env.version_set.name, "ray": image.ray, "python": image.python, "base_image": image.base,
-        "skyrl_commit": image.skyrl_commit, "visgym_commit": image.visgym_commit, "kuberay": platform.kuberay,
-        "kubernetes": platform.kubernetes,
-    }  # fmt: skip
-
-
-def _nodes(env: Environment) -> Nodes:
-    return Nodes(
-        region=env.region, ray_cluster=f"{env.ray_cluster.namespace}/{env.ray_cluster.name}", head_type=env.head.instance_type,
-        worker_type=env.workers.instance_type, workers=env.workers.count, gpus=env.training_gpus,
-    )  # fmt: skip
 
 
 def _attempts(
@@ -168,6 +147,24 @@ def _begun(folder: Path | None) -> dict[int, str]:
     return found
 
 
+def remembered(known: Record) -> list[Attempt]:
+    """The record's attempts as Ray's job table would tell them, as far as the record holds what that did."""
+    return [_as_job(known.run_id, each) for each in known.attempts]
+
+
+def _as_job(run_id: str, each: AttemptRecord) -> Attempt:
+    told = {
+        "commit": each.commit, "dirty": "true" if each.dirty else "false", "image": each.image, "specification": each.specification,
+        "config": each.config, "submitted_by": each.submitted_by,
+        jobs.SUPERVISED_SINCE: str(each.supervised_since or ""),
+    }  # fmt: skip
+    start, end = (datetime.fromisoformat(time).timestamp() if time else None for time in (each.started, each.ended))
+    metadata = {"run_id": run_id, "attempt": str(each.number), **{key: value for key, value in told.items() if value}}
+    return Attempt(
+        run_id, each.number, each.status, message=each.reason, start=start, end=end, exit_code=each.driver_exit_code, metadata=metadata,
+    )  # fmt: skip
+
+
 def _attempt(env: Environment, attempt: Attempt) -> AttemptRecord:
     told, metadata = attempt.document(), attempt.metadata or {}
     return AttemptRecord(
@@ -176,8 +173,12 @@ def _attempt(env: Environment, attempt: Attempt) -> AttemptRecord:
         started=told["started"], ended=told["ended"], driver_exit_code=attempt.exit_code, gpus=_gpus(env, metadata),
         submitted_by=metadata.get("submitted_by", "unknown"), commit=metadata.get("commit", "unknown"),
         dirty=metadata.get("dirty") != "false", image=metadata.get("image", ""), specification=metadata.get("specification", ""),
-        config=metadata.get("config", ""),
+        config=metadata.get("config", ""), supervised_since=_count(metadata.get(jobs.SUPERVISED_SINCE)),
     )  # fmt: skip
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _gpus(env: Environment, metadata: Mapping[str, str]) -> int:
@@ -223,7 +224,8 @@ def _datasets(env: Environment, overrides: Mapping[str, Any], before: Sequence[D
     known = {each.path: each for each in before if each.sha256}
     found = []
     for purpose, key in (("training", "data.train_data"), ("evaluation", "data.val_data")):
-        for path in overrides.get(key) or ():
+        paths = overrides.get(key)
+        for path in paths if isinstance(paths, list | tuple) else ():
             here = layout.here(env, str(path))
             digest = evaluations.file_digest(here) if here is not None and str(path) not in known else None
             found.append(known.get(str(path)) or Dataset(purpose=purpose, path=str(path), sha256=digest))  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ class Latency(Part):
 class Result(Part):
     """Content of a result file. Times are UTC in ISO 8601, `seconds` is how long it took.
 
-    `run_id`, `step` and `export_digest` say what was evaluated, where that is known.
+    `run_id`, `step` and `export_digest` say what was evaluated, where that is known; `tries` how often, this time included.
     """
 
     format: int = 1
@@ -67,6 +67,7 @@ class Result(Part):
     run_id: str | None = None
     step: int | None = None
     export_digest: str | None = None
+    tries: int = Field(default=1, ge=1)
     started: str = ""
     seconds: float = 0.0
     concurrency: int = 1
@@ -142,6 +143,21 @@ def write(path: Path, result: Result) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def counted(path: Path, result: Result) -> Result:
+    """A result that is about to take the place of an earlier one of the same bytes on the same mazes, with the tries so far in it.
+
+    Each try at the same mazes is another chance: the gate asks more of the second.
+    """
+    try:
+        before = read(path)
+    except (Failed, OSError):
+        return result
+    same = (before.run_id, before.step, before.maze_set) == (result.run_id, result.step, result.maze_set)
+    if not same or (None not in (before.export_digest, result.export_digest) and before.export_digest != result.export_digest):
+        return result
+    return result.model_copy(update={"tries": before.tries + 1})
 
 
 def of_run(folder: Path) -> Sequence[Result]:

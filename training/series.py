@@ -214,14 +214,15 @@ def _parsed(line: bytes) -> Row | None:
         rate = value.get("solve_rate")
         return Row(
             attempt=int(value["attempt"]), step=int(value["step"]), reward=_number(value.get("reward")),
-            step_seconds=_number(value.get("step_seconds")), solve_rate=_rate(rate) if isinstance(rate, dict) else None,
+            step_seconds=_number(value.get("step_seconds")), solve_rate=rate_of(rate) if isinstance(rate, dict) else None,
             metrics=dict(value.get("metrics") or {}),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _rate(value: Mapping[str, Any]) -> SolveRate:
+def rate_of(value: Mapping[str, Any]) -> SolveRate:
+    """A solve rate from how it stands in a file. Raises KeyError, TypeError or ValueError for anything else."""
     bound = _number(value.get("oracle_bound"))
     return SolveRate(
         rate=float(value["rate"]), solved=float(value["solved"]), mazes=int(value["mazes"]),

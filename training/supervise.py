@@ -112,11 +112,13 @@ class Supervisor:
     watch: Watch = follow.watch
     hang: Callable[[float], str | None] | None = None
     _durations: list[float] = field(default_factory=list)
+    # The first attempt of this budget: the one that somebody submitted, and from which supervisors went on.
+    _since: int = 0
 
     def run(self) -> Iterator[Seen | Decision | Verdict]:
         """Steps, decisions, and at last the verdict. Raises Refused if there is no such run, Unreachable if nothing comes back."""
         attempt, outcome, number, before = self._begin()
-        used = 1
+        used = max(1, number - self._since + 1)
         while True:
             if attempt is not None:
                 number, outcome = attempt.number, (yield from self._watched(attempt))
@@ -133,7 +135,10 @@ class Supervisor:
                 yield Verdict(self.run_id, False, used, f"attempt {number} hangs and could not be stopped")
                 return
             if outcome.kind != "unreachable" and used >= self.limits.attempts:
-                reason = f"{used} attempts were made, which is the limit; the last one: {outcome.reason}"
+                reason = (
+                    f"{used} attempts were made since attempt {self._since} was submitted, and the limit is {self.limits.attempts}; the"
+                    f" last one: {outcome.reason or outcome.kind}. Submit it again, or raise --attempts, to go on"
+                )
                 yield self._decided("given-up", reason, number)
                 yield Verdict(self.run_id, False, used, reason)
                 return
@@ -159,8 +164,11 @@ class Supervisor:
         lost = Outcome("lost", "the Ray cluster does not know it; its head was restarted")
         its = jobs.attempts(self.connection, self.run_id)
         if not its and recorded:
+            self._since = next((each.supervised_since or each.number for each in reversed(recorded) if each.submission_id), 1)
             return None, lost, recorded[-1].number, None
         attempt = jobs.newest(self.connection, self.run_id)
+        told = (attempt.metadata or {}).get(jobs.SUPERVISED_SINCE, "")
+        self._since = int(told) if told.isdecimal() else attempt.number
         before = next((each for each in recorded if each.number == attempt.number - 1 and each.status == "FAILED"), None)
         failure = Outcome("failed", before.reason, before.last_step, before.driver_exit_code) if before is not None else None
         return attempt, lost, attempt.number, failure
@@ -168,7 +176,8 @@ class Supervisor:
     def _watched(self, attempt: Attempt) -> Generator[Seen | Decision | Verdict, None, Outcome]:
         """Pass on what comes of an attempt until it has ended, hangs, or is out of reach."""
         last: int | None = None
-        since, begun = self.clock.now(), time.time()
+        # A supervisor that is begun again has not missed what HyperPod said of this attempt before.
+        since, begun = self.clock.now(), attempt.start if attempt.start is not None else time.time()
         try:
             for event in kept(self.watch(self.connection, attempt), self.keeper):
                 if isinstance(event, Beat):
@@ -265,7 +274,7 @@ class Supervisor:
                 if outcome.kind == "unreachable" and (its := jobs.attempts(self.connection, self.run_id)) and its[-1].number == number:
                     yield self._decided("reached", f"attempt {number} is {its[-1].status.lower()}", number)
                     return its[-1], 0
-                done = jobs.submit(self.connection, self.specification(), after=number)
+                done = jobs.submit(self.connection, self.specification(), after=number, supervised_since=self._since)
                 break
             except Unreachable as error:
                 if self.clock.now() - start > self.limits.ready:

@@ -10,3 +10,5 @@ ACCOUNT = "000000000000"
 REGION = "us-west-2"
 # Any text does: the endpoint is on the loopback interface and checks no signature.
 SECRET = "local"  # noqa: S105
+# In the user agent of who waits for a stack: `DescribeStacks` is answered when the stack has settled, as for the CDK CLI.
+WAITS = "hyperpod-rl-waits"

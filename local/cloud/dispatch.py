@@ -25,10 +25,11 @@ def _operations() -> Mapping[str, Mapping[str, Operation]]:
         removing,
         sagemaker,
         software,
+        training_plans,
     )
 
     return {
-        "sagemaker": {**sagemaker.OPERATIONS, **removing.SAGEMAKER, **software.OPERATIONS},
+        "sagemaker": {**sagemaker.OPERATIONS, **removing.SAGEMAKER, **software.OPERATIONS, **training_plans.OPERATIONS},
         "fsx": {**fsx.OPERATIONS, **removing.FSX},
         "aps": {**observability.PROMETHEUS, **removing.PROMETHEUS},
         "grafana": {**observability.GRAFANA, **removing.GRAFANA},

@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import urllib.parse
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from local.cloud import accounts, apiserver, dispatch, faults, iam, inventory, ministack
+from local.cloud import WAITS, accounts, apiserver, dispatch, faults, iam, inventory, ministack
 from local.cloud.services import grafana_http, pod_identity
 from local.cloud.store import Cloud
 from local.cloud.wire import Request, Response, ServiceError, access_key_of, service_of
@@ -38,7 +38,7 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
         service = service_of(request.headers)
         if service == "cloudformation":
             body = await _body(receive)
-            await _hold(body)
+            await _hold(body, request.headers)
             await beyond(scope, _again(body, receive), send)
             return
         ours = request.path.startswith(ADMIN) or request.path == pod_identity.CREDENTIALS_PATH
@@ -60,16 +60,19 @@ def gateway(cloud: Cloud, beyond: Application) -> Application:
     return app
 
 
-# The CDK CLI asks for a stack's status, and while it is in progress waits five seconds before it asks again: holding the
-# answer until the operation is over (or this long) saves those seconds for each stack. A delete waits for the create or
-# update that runs, which AWS would cancel: ministack would run both side by side, and leave what the create makes last.
+# The CDK CLI asks for a stack's status, and while it is in progress waits five seconds before it asks again: holding its
+# answer until the operation is over (or this long) saves those seconds for each stack. Everybody else hears at once that it
+# is in progress, unless its user agent says that it waits. A delete waits for the create or update that runs, which AWS would
+# cancel: ministack would run both side by side, and leave what the create makes last.
 HOLD_SECONDS = {"DescribeStacks": 10.0, "DeleteStack": 50.0}
+HELD = ("aws-cdk/", WAITS)
 
 
-async def _hold(body: bytes) -> None:
+async def _hold(body: bytes, headers: Mapping[str, str]) -> None:
     given = urllib.parse.parse_qs(body.decode("utf-8", "replace"))
-    seconds = HOLD_SECONDS.get(given.get("Action", [""])[0], 0.0)
-    if "StackName" not in given:
+    action = given.get("Action", [""])[0]
+    seconds = HOLD_SECONDS.get(action, 0.0)
+    if "StackName" not in given or (action == "DescribeStacks" and not any(name in headers.get("user-agent", "") for name in HELD)):
         return
     deadline = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < deadline and ministack.stack_in_progress(given["StackName"][0]):

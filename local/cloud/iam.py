@@ -40,9 +40,11 @@ RESOURCES: Mapping[str, Callable[[Parameters], str]] = {
         )
     },
     **{f"sagemaker:{name}": lambda given: f"sagemaker:{{}}:domain/{given['DomainId']}" for name in ("DescribeDomain", "DeleteDomain")},
+    "sagemaker:DescribeTrainingPlan": lambda given: f"sagemaker:{{}}:training-plan/{given['TrainingPlanName']}",
     "sagemaker:DeleteUserProfile": lambda given: f"sagemaker:{{}}:user-profile/{given['DomainId']}/{given['UserProfileName']}",
     "sagemaker:DeleteSpace": lambda given: f"sagemaker:{{}}:space/{given['DomainId']}/{given['SpaceName']}",
     "fsx:CreateBackup": _file_systems,
+    "fsx:DescribeFileSystems": lambda given: f"fsx:{{}}:file-system/{(given.get('FileSystemIds') or ['*'])[0]}",
     "fsx:DeleteBackup": lambda given: f"fsx:{{}}:backup/{given['BackupId']}",
     "aps:DescribeWorkspace": lambda given: f"aps:{{}}:workspace/{given['workspaceId']}",
     **{

@@ -90,6 +90,9 @@ class Cloud:
         self.node_delay = node_delay
         self._clients: dict[tuple[str, str], Any] = {}
         self._clients_lock = threading.Lock()
+        # Training plans by account and name, and what was offered, by its id.
+        self.plans: dict[tuple[str, str], Any] = {}
+        self.offerings: dict[str, Any] = {}
         # Set by what runs the Kubernetes endpoint: cluster name -> (endpoint URL, certificate authority as PEM).
         self.kubernetes_endpoint: Any = None
 

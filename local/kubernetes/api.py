@@ -6,6 +6,7 @@ import base64
 import copy
 import json
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -202,6 +203,8 @@ class Api:
             raise Rejected(f'{kind.kind}{f".{kind.group}" if kind.group else ""} "{key.name}" is invalid: {problem}' for problem in found)
         if live is None:
             self._admit_into_namespace(kind, key, new)
+            if kind.kind == "Job":
+                _choose_pods(key.name, new)
         same_spec = live is not None and _without_metadata(live) == _without_metadata(new)
         metadata = new["metadata"]
         metadata["generation"] = (live["metadata"].get("generation", 1) if live else 0) + (0 if same_spec else 1)
@@ -353,6 +356,18 @@ def _without_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _random_suffix() -> str:
     return "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))  # noqa: S311 - no secret; no vowels, as in Kubernetes
+
+
+def _choose_pods(name: str, job: Object) -> None:
+    """As the API server does: a Job's own pods carry its uid, by which `kubectl logs job/...` finds them."""
+    spec, uid = job["spec"], job["metadata"].setdefault("uid", str(uuid.uuid4()))
+    if spec.get("manualSelector"):
+        return
+    chosen = {"batch.kubernetes.io/controller-uid": uid}
+    spec["selector"] = {"matchLabels": chosen}
+    metadata = spec["template"].get("metadata") or {}
+    labels = {**(metadata.get("labels") or {}), **chosen, "batch.kubernetes.io/job-name": name, "job-name": name, "controller-uid": uid}
+    spec["template"]["metadata"] = {**metadata, "labels": labels}
 
 
 def _fill_defaults(kind: Kind, value: Object) -> None:

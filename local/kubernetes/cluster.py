@@ -12,7 +12,7 @@ from local.kubernetes.charts import Release
 from local.kubernetes.controllers import Controllers
 from local.kubernetes.errors import Rejected
 from local.kubernetes.kinds import Kind
-from local.kubernetes.scheduling import Node, Taint, is_ready
+from local.kubernetes.scheduling import Node, Taint, takes_pods
 from local.kubernetes.schemas import KUBERNETES_VERSION
 from local.kubernetes.store import Key, Object, Store, now
 
@@ -158,7 +158,7 @@ class Cluster:
 
     def ready_nodes(self) -> list[str]:
         """Names of the nodes that take pods."""
-        return [n["metadata"]["name"] for n in self.store.select(kind="Node") if is_ready(n)]
+        return [n["metadata"]["name"] for n in self.store.select(kind="Node") if takes_pods(n)]
 
     # ---- everything --------------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Controllers:
             nodes = [n for n in self._store.select(kind="Node") if self._daemon_wants(owner, n)]
             self._pods_of(owner, [node["metadata"]["name"] for node in nodes])
         for owner in self._store.select(group="batch", kind="Job"):
-            if not owner["spec"].get("suspend"):
+            if not owner["spec"].get("suspend") and not (owner.get("status") or {}).get("completionTime"):
                 self._pods_of(owner, [""] * (owner["spec"].get("completions") or owner["spec"].get("parallelism") or 1))
 
     def _daemon_wants(self, owner: Object, node: Object) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from local.kubernetes.kinds import CATEGORY_ALL, Kind
+from local.kubernetes.schemas import definitions, schema_of
+from local.kubernetes.subresources import LISTED
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 CONNECTION_GROUP = "connection.access.sagemaker.amazonaws.com"
 CONNECTION_VERSION = "v1alpha1"
 CONNECTION = Kind(CONNECTION_GROUP, CONNECTION_VERSION, "RayDashboardConnection", "raydashboardconnections", True)
 AGGREGATED = "apidiscovery.k8s.io"
+_VERBS_OF = {"scale": ["get", "patch", "update"], "eviction": ["create"], "log": ["get"]}
 
 
 def _groups(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
@@ -56,6 +59,9 @@ def resource_list(kinds: Iterable[Kind], group_version: str) -> dict[str, Any] |
         if kind.has_status and kind != CONNECTION:
             status = {"name": f"{kind.plural}/status", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind}
             found.append({**status, "verbs": ["get", "patch", "update"]})
+        for name, group, version, of in LISTED.get(kind.kind, ()):
+            inner = {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": True}
+            found.append({**inner, "group": group, "version": version, "kind": of, "verbs": _VERBS_OF[name]})
     if not found:
         return None
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
@@ -87,6 +93,9 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
         entry["categories"] = ["all"]
     if kind.has_status and kind != CONNECTION:
         entry["subresources"] = [{"subresource": "status", "responseKind": shape, "verbs": ["get", "patch", "update"]}]
+    for name, group, version, of in LISTED.get(kind.kind, ()):
+        inner = {"group": group, "version": version, "kind": of}
+        entry.setdefault("subresources", []).append({"subresource": name, "responseKind": inner, "verbs": _VERBS_OF[name]})
     return entry
 
 
@@ -101,8 +110,11 @@ def _path(kind: Kind) -> str:
 
 
 def openapi(kinds: Iterable[Kind], path: str) -> dict[str, Any] | None:
-    """One document: the patch operation of each kind, from which kubectl learns that the server validates and can dry-run."""
+    """One document: the patch operation of each kind, from which kubectl learns that the server validates and can dry-run, and the
+    schemas, which `kubectl explain` shows.
+    """
     paths: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
     for kind in kinds:
         if _path(kind) != path:
             continue
@@ -112,6 +124,38 @@ def openapi(kinds: Iterable[Kind], path: str) -> dict[str, Any] | None:
         shape = {"group": kind.group, "version": kind.version, "kind": kind.kind}
         operation = {"parameters": parameters, "responses": {"200": {"description": "OK"}}, "x-kubernetes-group-version-kind": shape}
         paths[f"/{path}/{place}{kind.plural}/{{name}}"] = {"patch": {**operation, "x-kubernetes-action": "patch"}}
+        name = kind.schema or f"{kind.group}.{kind.version}.{kind.kind}"
+        _describe(name, schema_of(kind.group, kind.kind, kind.schema), into=schemas)
+        schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": [shape]}
     if not paths:
         return None
-    return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "local"}, "paths": paths, "components": {"schemas": {}}}
+    return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "local"}, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _describe(name: str, schema: Any, *, into: dict[str, Any]) -> None:
+    """A definition as OpenAPI writes it, and those that it refers to."""
+    into[name] = {}  # some refer to themselves
+    into[name] = _as_openapi(schema, into=into)
+
+
+def _as_openapi(schema: Any, *, into: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_as_openapi(each, into=into) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref":
+            of = str(value).rsplit("/", 1)[-1]
+            if of not in into:
+                _describe(of, definitions()[of], into=into)
+            made[key] = f"#/components/schemas/{of}"
+        elif key == "type" and isinstance(value, list):
+            made[key] = next((each for each in value if each != "null"), "object")  # JSON schema's way to say nullable
+        elif key in ("properties", "definitions"):
+            made[key] = {each: _as_openapi(content, into=into) for each, content in value.items()}
+        elif not (key == "additionalProperties" and value is False):
+            made[key] = _as_openapi(value, into=into)
+    if "properties" in made:
+        made.setdefault("type", "object")
+    return made

@@ -15,7 +15,9 @@ HTTP_STATUS = {
     "Conflict": 409,
     "UnsupportedMediaType": 415,
     "Invalid": 422,
+    "TooManyRequests": 429,
     "InternalError": 500,
+    "NotImplemented": 501,
     "ServiceUnavailable": 503,
 }
 

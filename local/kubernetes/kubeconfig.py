@@ -35,5 +35,5 @@ def write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".new")
     temporary.touch(mode=0o600)
-    temporary.write_text(yaml.safe_dump(content, sort_keys=False))
+    temporary.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     temporary.replace(path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from local.kubernetes import patches, tables
+from local.kubernetes import patches, protobuf, subresources, tables
 from local.kubernetes.cluster import Cluster
 from local.kubernetes.errors import Rejected
 from local.kubernetes.kinds import Kind
@@ -62,9 +62,11 @@ class Request:
         return "as=Table" in self.accept
 
     def content(self) -> Any:
-        """The body as JSON, or as YAML where the content type says so."""
+        """The body as JSON, or as YAML or protobuf where the content type says so."""
         if not self.body:
             return {}
+        if self.content_type.split(";")[0].strip() == protobuf.CONTENT_TYPE:
+            return protobuf.decode(self.body)
         try:
             if "yaml" in self.content_type and not self.body.lstrip().startswith(b"{"):
                 import yaml
@@ -101,10 +103,10 @@ def answer(cluster: Cluster, request: Request) -> Answer:
     """Status code and body. Raises `Rejected`."""
     asked = request.target
     kind = cluster.api.kind_of_resource(asked.group, asked.version, asked.plural)
-    if kind is None or asked.subresource not in (None, "status", "finalize"):
+    if kind is None or (kind.namespaced and asked.name and asked.namespace is None):
         raise Rejected("the server could not find the requested resource", reason="NotFound")
-    if kind.namespaced and asked.name and asked.namespace is None:
-        raise Rejected("the server could not find the requested resource", reason="NotFound")
+    if asked.subresource not in (None, "status", "finalize"):
+        return _subresource(cluster, kind, request)
     match request.method:
         case "GET" if asked.name:
             found = cluster.api.require(kind, asked.namespace, asked.name)
@@ -126,6 +128,34 @@ def answer(cluster: Cluster, request: Request) -> Answer:
         case "DELETE":
             return _delete(cluster, kind, request)
     raise Rejected("the server does not allow this method on the requested resource", reason="MethodNotAllowed")
+
+
+def _subresource(cluster: Cluster, kind: Kind, request: Request) -> Answer:
+    """Scale and eviction; what needs a process in a container is refused with the reason."""
+    asked = request.target
+    assert asked.name is not None
+    assert asked.subresource is not None
+    live = cluster.api.require(kind, asked.namespace, asked.name)
+    if asked.subresource == "scale" and kind.kind in subresources.SCALED:
+        if request.method == "GET":
+            return 200, subresources.scale(live)
+        if request.method in ("PUT", "PATCH"):
+            content = request.content()
+            wanted = subresources.replicas(content if request.method == "PUT" else patches.patched(
+                subresources.scale(live), content, style=patches.STYLES.get(request.content_type.split(";")[0].strip(), ""), schema={}
+            ))  # fmt: skip
+            done = cluster.api.patch(
+                kind, asked.namespace, asked.name, {"spec": {"replicas": wanted}}, style="merge", manager=request.manager,
+                dry_run=request.dry_run,
+            )  # fmt: skip
+            return 200, subresources.scale(done)
+    if asked.subresource == "eviction" and kind.kind == "Pod" and request.method == "POST":
+        subresources.check_eviction(cluster.store, live)
+        options = request.content()
+        dry_run = request.dry_run or bool((options.get("deleteOptions") or {}).get("dryRun"))
+        cluster.api.delete(kind, asked.namespace, asked.name, dry_run=dry_run)
+        return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    raise subresources.refusal(kind, asked.name, asked.subresource)
 
 
 def _for_target(kind: Kind, request: Request) -> Object:

@@ -90,8 +90,8 @@ def _obstacles(
 ) -> list[str]:
     spec = pod["spec"]
     labels = {"kubernetes.io/hostname": node["metadata"]["name"], **node["metadata"].get("labels", {})}
-    if not is_ready(node):
-        return ["node(s) were not ready"]
+    if not takes_pods(node):
+        return ["node(s) were unschedulable" if is_ready(node) else "node(s) were not ready"]
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not _affine(spec, labels):
         return ["node(s) didn't match Pod's node affinity/selector"]
     for taint in node.get("spec", {}).get("taints", ()):
@@ -111,10 +111,13 @@ def _obstacles(
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether the node's Ready condition is True and it is not cordoned."""
-    if node.get("spec", {}).get("unschedulable"):
-        return False
+    """Whether the node's Ready condition is True: its pods stay, cordoned or not."""
     return any(c["type"] == "Ready" and c["status"] == "True" for c in node.get("status", {}).get("conditions", ()))
+
+
+def takes_pods(node: Mapping[str, Any]) -> bool:
+    """Whether new pods may come: the node is ready and not cordoned."""
+    return is_ready(node) and not node.get("spec", {}).get("unschedulable")
 
 
 def finished(pod: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from local.kubernetes import certificates, discovery, tokens, watches
+from local.kubernetes import certificates, discovery, reviews, tokens, watches
 from local.kubernetes.cluster import GIT_VERSION, Cluster, Clusters
 from local.kubernetes.errors import Rejected
 from local.kubernetes.kinds import Kind
@@ -62,7 +62,7 @@ class Endpoint:
 
     def of(self, cluster: str) -> tuple[str, str]:
         """URL and certificate authority (PEM) of a cluster, as DescribeCluster gives them (there the PEM is in base64)."""
-        return f"https://{HOST}:{self.ports.kubernetes}/clusters/{cluster}", self.files.authority.read_text()
+        return f"https://{HOST}:{self.ports.kubernetes}/clusters/{cluster}", self.files.authority.read_text(encoding="ascii")
 
     # ---- Kubernetes --------------------------------------------------------------------------------------------
 
@@ -109,6 +109,8 @@ class Endpoint:
             runtime: Any = self.clusters.ray
             found = runtime.log_of(cluster, asked.namespace, asked.name) if runtime is not None else None
             return await watches.log(http, cluster, request, found)
+        if (review := reviews.answer(request)) is not None:
+            return _json(review, 201)
         if http.method == "GET" and request.query.get("watch") in ("true", "1"):
             return await watches.watch(http, cluster, request)
         code, body = await asyncio.to_thread(answer, cluster, request)

@@ -131,7 +131,15 @@ async def log(http: web.Request, cluster: Cluster, request: Request, path: Path 
     asked = request.target
     assert asked.name is not None
     kind = cluster.api.kind("v1", "Pod")
-    cluster.api.require(kind, asked.namespace, asked.name)
+    pod = cluster.api.require(kind, asked.namespace, asked.name)
+    containers = [container["name"] for container in pod["spec"]["containers"]]
+    wanted = request.query.get("container") or containers[0]
+    if wanted not in containers:
+        raise Rejected(f"container {wanted} is not valid for pod {asked.name}", reason="BadRequest")
+    if path is not None and request.query.get("previous") == "true":
+        path = path.with_suffix(".previous.log")
+        if not path.is_file():
+            raise Rejected(f'previous terminated container "{wanted}" in pod "{asked.name}" not found', reason="BadRequest")
     if path is None:
         text = f"pod {asked.name} runs no process on this machine, so it has no log; only Ray's pods are run"
         raise Rejected(text, reason="BadRequest")

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from local.state import is_plain
+
 # Every process below a pod inherits these two, Ray's workers and the jobs' drivers too.
 FOLDER_MARK = "HYPERPOD_RL_RAY_FOLDER"
 POD_MARK = "HYPERPOD_RL_RAY_POD"
@@ -46,12 +48,18 @@ class RayNode:
     start_after: float = 0.0
     started_at: float = 0.0
     agent_port: int = 0
+    dashboard_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
         """What `ray start --block` printed."""
         return self.folder / "ray.log"
+
+    @property
+    def scratch(self) -> Path:
+        """The pod's $TMPDIR: short, and gone with the pod."""
+        return self.folder / "tmp"
 
     @property
     def temporary(self) -> Path:
@@ -84,13 +92,29 @@ class RayNode:
             return False
 
 
+def interpreter(folder: Path) -> Path:
+    """This Python, by a path that needs no quotes: through a link in `folder` where its own has blanks, quotes or umlauts in it.
+
+    Ray starts its workers with `bash -c "exec <interpreter> ..."` and does not quote that one word
+    (https://github.com/ray-project/ray/blob/ray-2.57.0/python/ray/_private/runtime_env/context.py).
+    """
+    python = Path(sys.executable)
+    if is_plain(python):
+        return python
+    link = folder / "python"
+    link.unlink(missing_ok=True)
+    link.symlink_to(python.parent.parent)
+    return link / python.parent.name / python.name
+
+
 def start(node: RayNode, arguments: Sequence[str], environment: Mapping[str, str], *, root: Path) -> None:
     """Start `ray` with these arguments. To be called from one thread that lives as long as the processes shall."""
     shutil.rmtree(node.temporary, ignore_errors=True)
     node.temporary.mkdir(parents=True, exist_ok=True)
+    node.scratch.mkdir(exist_ok=True)
     node.environment = {**environment, FOLDER_MARK: str(root), POD_MARK: node.pod}
-    ray = str(Path(sys.executable).with_name("ray"))
-    command = [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), sys.executable, ray, *arguments]
+    python = interpreter(node.folder)
+    command = [sys.executable, "-S", "-c", _LAUNCH, str(os.getpid()), str(python), str(python.with_name("ray")), *arguments]
     with contextlib.suppress(FileNotFoundError):  # as `kubectl logs --previous`
         node.log.replace(node.log.with_suffix(".previous.log"))
     with node.log.open("wb") as log:
@@ -128,11 +152,12 @@ def marked(mark: str, value: str, *, sessions: Iterable[int] = ()) -> list[int]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            state, _, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            # Bytes: the name in it is cut after 15 of them, in the middle of a letter at times.
+            state, _, _, session = (entry / "stat").read_bytes().rsplit(b")", 1)[1].split()[:4]
             environment = (entry / "environ").read_bytes()
         except (OSError, ValueError):
             continue  # it has ended, or it belongs to another user
-        if state == "Z":
+        if state == b"Z":
             continue
         session_of[int(entry.name)] = int(session)
         if wanted in environment.split(b"\0") or (mark == FOLDER_MARK and titled(int(entry.name), Path(value))):
@@ -170,11 +195,22 @@ def end_marked(mark: str, value: str, *, sessions: Iterable[int] = (), seconds: 
         time.sleep(0.05)
 
 
-def free_port(address: str = "") -> int:
-    """A port that nobody listens on now; on every address when none is given, since Ray's GCS listens on all of them."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
+def free_port(address: str = "", *, preferred: int = 0) -> int:
+    """A port that nobody listens on now: the preferred one, unless somebody on this machine listens on it on every address.
+
+    On every address when none is given, since Ray's GCS listens on all of them.
+    """
+    for port in (preferred, 0):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, port))
+            except OSError:
+                if port:
+                    continue
+                raise
+            return int(listener.getsockname()[1])
+    raise AssertionError("a port of the system's choice was bound, or it raised")
 
 
 def answers(address: str, port: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import threading
 import time
 import traceback
@@ -36,8 +35,10 @@ LIGHT = {
     # One busy machine is slower than a cluster of idle ones.
     "RAY_health_check_initial_delay_ms": "20000",
     "RAY_health_check_timeout_ms": "30000",
+    # As in an image, whatever the locale of this machine.
+    "PYTHONUTF8": "1",
 }
-_KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "NODE_PATH")
+_KEPT = ("HOME", "LANG", "LC_ALL", "USER", "TZ", "LD_LIBRARY_PATH", "NODE_PATH")
 _STATIC_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
 # As KubeRay's liveness probes: a pod whose agent never answers (its port was taken meanwhile, say) starts again, with other ports.
@@ -138,7 +139,7 @@ class Runtime:
             for running in self._running.values():
                 if running.kubernetes is cluster and (running.key.namespace, running.key.name) == (namespace, name):
                     node = running.nodes.get(running.head)
-                    return f"http://{node.address}:{DASHBOARD_PORT}" if node is not None and node.ready else None
+                    return f"http://{node.address}:{node.dashboard_port}" if node is not None and node.ready else None
         return None
 
     def log_of(self, cluster: Cluster, namespace: str, pod: str) -> Path | None:
@@ -226,7 +227,8 @@ class Runtime:
     def _node(self, running: Running, pod: Object) -> RayNode:
         uid = pod["metadata"]["uid"]
         folder = self.folder / uid[:8]
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         node = RayNode(uid, folder, self._next_address())
         running.nodes[pod["metadata"]["name"]] = node
         return node
@@ -248,7 +250,8 @@ class Runtime:
         if group.head:
             running.gcs_port = processes.free_port()
             running.head = name
-            flags += ["--head", f"--port={running.gcs_port}", f"--dashboard-host={node.address}", f"--dashboard-port={DASHBOARD_PORT}"]
+            node.dashboard_port = processes.free_port(node.address, preferred=DASHBOARD_PORT)
+            flags += ["--head", f"--port={running.gcs_port}", f"--dashboard-host={node.address}", f"--dashboard-port={node.dashboard_port}"]
             flags += ["--no-monitor", f"--ray-client-server-port={processes.free_port()}"]
         else:
             head = running.nodes.get(running.head)
@@ -293,16 +296,17 @@ class Runtime:
             **given,
             **identity,
             **own,
+            "TMPDIR": str(node.scratch),
             "HYPERPOD_RL_SHARED": str(shared),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self.root), own.get("PYTHONPATH", "")])),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
+            "PATH": f"{processes.interpreter(node.folder).parent}{os.pathsep}{path}",
         }
 
     def _is_ready(self, pod: Object, node: RayNode) -> bool:
         """KubeRay's readiness probes: the node's agent and, on the head, the dashboard. Without its agent a head takes no job."""
         if not node.has_started() or not _healthy(f"http://{node.address}:{node.agent_port}/api/local_raylet_healthz"):
             return False
-        return not operator.is_head(pod) or _healthy(f"http://{node.address}:{DASHBOARD_PORT}/api/gcs_healthz")
+        return not operator.is_head(pod) or _healthy(f"http://{node.address}:{node.dashboard_port}/api/gcs_healthz")
 
     def _died(self, running: Running, pod: Object, node: RayNode, why: str) -> None:
         """As the kubelet: the container starts again in its pod; with restartPolicy Never the pod fails and is replaced."""
@@ -348,9 +352,13 @@ class Runtime:
             processes.end(node)
 
 
+# Past any proxy that the environment names: Ray is on the loopback interface.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def _healthy(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310 - a loopback address of ours
+        with _DIRECT.open(url, timeout=2) as reply:
             return b"success" in reply.read()
     except (urllib.error.URLError, OSError):
         return False

@@ -25,7 +25,7 @@ import yaml
 from local.kubernetes.cluster import Cluster
 from local.kubernetes.errors import Rejected
 from local.kubernetes.store import Key, now
-from local.ray import manifest
+from local.ray import manifest, processes
 
 Object = dict[str, Any]
 MANAGER: Final = "kuberay-operator"
@@ -44,6 +44,9 @@ class _Endpoint:
     telling: threading.Thread | None = None
     said: Object = field(default_factory=dict)
     problem: str = ""
+    # Where Serve's proxy listens, and on which RayCluster that was chosen.
+    port: int = SERVE_PORT
+    chosen_for: str = ""
 
 
 class Services:
@@ -79,7 +82,7 @@ class Services:
         if dashboard is not None and ready:
             self._tell(endpoint, service, dashboard, address, cluster["metadata"]["uid"])
         running = bool(endpoint.said) and all(app.get("status") == "RUNNING" for app in endpoint.said.values()) and dashboard is not None
-        _services(kubernetes, service, address if running else "")
+        _services(kubernetes, service, address if running else "", endpoint.port)
         _report(kubernetes, service, cluster, endpoint, address=address if running else "")
         return not running
 
@@ -89,12 +92,16 @@ class Services:
             return
         text = str(service["spec"].get("serveConfigV2") or "")
         digest = hashlib.sha256(f"{cluster}\0{address}\0{text}".encode()).hexdigest()
+        if endpoint.chosen_for != cluster:
+            # Anybody's web server that listens on every address of this machine has this one's port, too.
+            endpoint.chosen_for, endpoint.port = cluster, processes.free_port(address, preferred=SERVE_PORT)
+        port = endpoint.port
 
         def work() -> None:
             try:
                 if endpoint.told != digest:
                     endpoint.said = {}
-                    _call("PUT", f"{dashboard}/api/serve/applications/", on_this_machine(yaml.safe_load(text), address))
+                    _call("PUT", f"{dashboard}/api/serve/applications/", on_this_machine(yaml.safe_load(text), address, port))
                     endpoint.told = digest
                 endpoint.said = _call("GET", f"{dashboard}/api/serve/applications/", None).get("applications", {})
                 endpoint.problem = ""
@@ -107,11 +114,11 @@ class Services:
         endpoint.telling.start()
 
 
-def on_this_machine(config: Object, address: str) -> Object:
-    """Serve's configuration with the three values that differ here."""
+def on_this_machine(config: Object, address: str, port: int = SERVE_PORT) -> Object:
+    """Serve's configuration with the values that differ here."""
     made = copy.deepcopy(config)
     made["proxy_location"] = "HeadOnly"
-    made["http_options"] = {**(made.get("http_options") or {}), "host": address}
+    made["http_options"] = {**(made.get("http_options") or {}), "host": address, "port": port}
     for application in made["applications"]:
         if application.get("import_path") == GPU_BUILDER:
             application["import_path"] = LOCAL_BUILDER
@@ -176,7 +183,7 @@ def _cluster(kubernetes: Cluster, service: Object) -> Object:
     return created
 
 
-def _services(kubernetes: Cluster, service: Object, address: str) -> None:
+def _services(kubernetes: Cluster, service: Object, address: str, port: int) -> None:
     """`<name>-serve-svc`. Pods' addresses are loopback ones here, so it says where this machine answers (`externalIPs`)."""
     metadata = service["metadata"]
     wanted: Object = {
@@ -191,13 +198,17 @@ def _services(kubernetes: Cluster, service: Object, address: str) -> None:
         "spec": {
             "type": "ClusterIP",
             "selector": {"ray.io/serve": "true"},
-            "ports": [{"name": "serve", "port": SERVE_PORT, "targetPort": SERVE_PORT, "protocol": "TCP"}],
+            "ports": [{"name": "serve", "port": port, "targetPort": port, "protocol": "TCP"}],
             **({"externalIPs": [address]} if address else {}),
         },
     }
     live = kubernetes.store.get(Key("", "Service", metadata["namespace"], wanted["metadata"]["name"]))
-    if live is None or live["spec"].get("externalIPs") != wanted["spec"].get("externalIPs"):
+    if live is None or _where(live["spec"]) != _where(wanted["spec"]):
         kubernetes.api.apply(wanted, manager=MANAGER, force=True)
+
+
+def _where(spec: Object) -> tuple[Any, list[Any]]:
+    return spec.get("externalIPs"), [port["port"] for port in spec["ports"]]
 
 
 def _report(kubernetes: Cluster, service: Object, cluster: Object | None, endpoint: _Endpoint, *, address: str) -> None:

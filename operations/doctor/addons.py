@@ -10,6 +10,8 @@ from config.environment import Environment
 from operations.doctor.check import Finding, Subject, failed, ok
 
 TASK_GOVERNANCE = "amazon-sagemaker-hyperpod-taskgovernance"
+# What a domain brings: stacks/remote_access.py.
+OF_A_DOMAIN = frozenset(("aws-ebs-csi-driver", "external-dns", "amazon-sagemaker-spaces"))
 
 
 def wanted(env: Environment) -> dict[str, str]:
@@ -17,6 +19,8 @@ def wanted(env: Environment) -> dict[str, str]:
     left_out = set() if env.hyperpod.task_governance else {TASK_GOVERNANCE}
     if not env.observability.enabled:
         left_out.add(names.OBSERVABILITY_ADDON)
+    if env.remote_access.domain is None:
+        left_out |= OF_A_DOMAIN
     return {name: version for name, version in env.version_set.platform.addons.items() if name not in left_out}
 
 

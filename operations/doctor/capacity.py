@@ -8,17 +8,14 @@ from datetime import datetime
 from operations.aws import Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok, warning
 
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingPlan.html
+FOR_HYPERPOD = "hyperpod-cluster"
 PLANS_PAGE = "https://console.aws.amazon.com/sagemaker/home#/training-plans"
 
 
 def offerings(subject: Subject) -> Iterator[Finding]:
     """EC2 offers each type in the AZ id of the nodes. HyperPod's own list of zones cannot be asked for."""
-    env = subject.environment
-    if env.network.existing is not None:
-        found = subject.account.call("ec2", "describe_subnets", SubnetIds=[env.network.existing.hyperpod_subnet_id])["Subnets"]
-        zone = str(found[0]["AvailabilityZoneId"])
-    else:
-        zone = env.network.availability_zone_ids[0]
+    env, zone = subject.environment, _zone(subject)
     wanted = dict.fromkeys(group.instance_type.removeprefix("ml.") for group in env.instance_groups)
     filters = [{"Name": "instance-type", "Values": list(wanted)}]
     offered: dict[str, set[str]] = {kind: set() for kind in wanted}
@@ -34,6 +31,15 @@ def offerings(subject: Subject) -> Iterator[Finding]:
         )
     if not missing:
         yield ok(f"{', '.join(f'ml.{kind}' for kind in wanted)} in {zone}")
+
+
+def _zone(subject: Subject) -> str:
+    """AZ id of the nodes."""
+    existing = subject.environment.network.existing
+    if existing is None:
+        return subject.environment.network.availability_zone_ids[0]
+    found = subject.account.call("ec2", "describe_subnets", SubnetIds=[existing.hyperpod_subnet_id])["Subnets"]
+    return str(found[0]["AvailabilityZoneId"])
 
 
 def plans(subject: Subject) -> Iterator[Finding]:
@@ -54,6 +60,8 @@ def plans(subject: Subject) -> Iterator[Finding]:
         status, free = str(plan["Status"]), int(plan.get("AvailableInstanceCount", 0)) + int(plan.get("InUseInstanceCount", 0))
         parts = plan.get("ReservedCapacitySummaries", [])
         kinds = {str(part["InstanceType"]) for part in parts}
+        zones = {str(part["AvailabilityZoneId"]) for part in parts if "AvailabilityZoneId" in part}
+        targets = plan.get("TargetResources", [])
         end = plan.get("EndTime")
         until = f" until {end:%Y-%m-%d %H:%M} UTC" if isinstance(end, datetime) else ""
         if status in ("Expired", "Failed"):
@@ -61,6 +69,13 @@ def plans(subject: Subject) -> Iterator[Finding]:
         elif kinds and group.instance_type not in kinds:
             yield failed(
                 f"group {group.name}: training plan {name} is for {', '.join(sorted(kinds))}, not {group.instance_type}", PLANS_PAGE
+            )
+        elif targets and FOR_HYPERPOD not in targets:
+            yield failed(f"group {group.name}: training plan {name} is for {', '.join(sorted(targets))}, not for HyperPod", PLANS_PAGE)
+        elif zones and (zone := _zone(subject)) not in zones:
+            yield failed(
+                f"group {group.name}: training plan {name} has its capacity in {', '.join(sorted(zones))}, and the nodes live in {zone}",
+                "name such a zone first in network.availability_zone_ids before the first deploy, or buy a plan of this zone",
             )
         elif free < group.count:
             yield failed(f"group {group.name}: training plan {name} holds {free} instances, and {group.count} are asked for", PLANS_PAGE)

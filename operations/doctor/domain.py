@@ -9,7 +9,7 @@ from operations.doctor.check import Finding, Subject, failed, ok, warning
 
 
 def domain(subject: Subject) -> Iterator[Finding]:
-    """The zone exists, is public and holds the name; ACM has an issued certificate for it in the environment's region."""
+    """The zone exists, is public and holds the name, and the certificate that the stacks ask for was issued."""
     wanted = subject.environment.remote_access.domain
     if wanted is None:
         yield ok("not needed: Ray is reached without a domain")
@@ -31,17 +31,28 @@ def domain(subject: Subject) -> Iterator[Finding]:
         yield failed(f"hosted zone {name} is private: a laptop outside the VPC cannot find {wanted.name}", zones_page)
     else:
         yield ok(f"hosted zone {name}")
-    issued = {
-        str(alternative)
-        for found in subject.account.pages(
-            "acm", "list_certificates", "CertificateSummaryList", CertificateStatuses=["ISSUED"], Includes={"keyTypes": list(KEY_TYPES)}
-        )
-        for alternative in (found["DomainName"], *found.get("SubjectAlternativeNameSummaries", ()))
+    yield from _certificate(subject, wanted.name)
+
+
+def _certificate(subject: Subject, name: str) -> Iterator[Finding]:
+    """The stack Platform asks for it, and writes the record into the zone by which ACM knows the domain for ours.
+
+    While nobody finds that record (a registrar that names other name servers than the zone's) it stays pending, and the deploy waits.
+    """
+    region = subject.environment.region
+    found = {
+        str(item.get("Status", "")): str(item["CertificateArn"])
+        for item in subject.account.pages("acm", "list_certificates", "CertificateSummaryList", Includes={"keyTypes": list(KEY_TYPES)})
+        if item["DomainName"] == name
     }
-    if {wanted.name, f"*.{wanted.name}", f"*.{wanted.name.partition('.')[2]}"} & issued:
-        yield ok(f"certificate for {wanted.name}")
-    else:
+    if "ISSUED" in found:
+        yield ok(f"certificate for {name}")
+    elif waiting := next((status for status in found if status in ("PENDING_VALIDATION", "VALIDATION_TIMED_OUT", "FAILED")), None):
         yield warning(
-            f"ACM has no issued certificate for {wanted.name} in {subject.environment.region}",
-            f"aws acm request-certificate --region {subject.environment.region} --domain-name '*.{wanted.name}' --validation-method DNS",
+            f"the certificate for {name} is {waiting.lower().replace('_', ' ')}: the name servers that answer for the domain are perhaps "
+            "not those of its hosted zone",
+            f"aws acm describe-certificate --region {region} --certificate-arn {found[waiting]}, and compare the zone's NS record with the "
+            "registrar's",
         )
+    else:
+        yield ok(f"certificate for {name}: the stack Platform asks for it and proves the domain in the hosted zone")

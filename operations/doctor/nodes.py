@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 
 from config.network_rules import KEPT_BY_EC2, addresses
-from operations.aws import Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok
 
 # Pods of the daemon sets on one GPU node (CNI, kube-proxy, pod identity, FSx CSI, health agent, two device plugins, collectors): inferred.
@@ -43,28 +42,6 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         )
     elif not small:
         yield ok(f"pods: room for {room} beside the daemons in {where}, about {CONTROLLER_PODS} come (inferred)")
-
-
-def subnet(subject: Subject) -> Iterator[Finding]:
-    """A subnet that others use too has to have enough left."""
-    existing = subject.environment.network.existing
-    if existing is None:
-        yield ok("not needed: the subnet is the environment's own")
-        return
-    try:
-        (found,) = subject.account.call("ec2", "describe_subnets", SubnetIds=[existing.hyperpod_subnet_id])["Subnets"]
-    except Unanswered as error:
-        if "NotFound" not in error.code:
-            raise
-        yield failed(f"there is no subnet {existing.hyperpod_subnet_id} in {subject.environment.region}", "mend network.existing")
-        return
-    if found["VpcId"] != existing.vpc_id:
-        yield failed(f"{existing.hyperpod_subnet_id} lies in {found['VpcId']}, not in {existing.vpc_id}", "mend network.existing")
-        return
-    free = int(found["AvailableIpAddressCount"])
-    yield _enough(
-        addresses(subject.environment.instance_groups), free, f"{existing.hyperpod_subnet_id} has {free} left", "choose a larger subnet"
-    )
 
 
 def _enough(wanted: int, there: int, said: str, fix: str) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 from config.environment import Environment
 from config.problems import Refused
 from operations.aws import Aws, Unanswered, seconds_of
-from operations.doctor import account, addons, capacity, domain, images, machine, nodes, quotas
+from operations.doctor import account, addons, capacity, domain, images, machine, network, nodes, quotas
 from operations.doctor.check import Check, Finding, Identity, Line, Subject, failed
 from training.refusals import STRANGE
 
@@ -32,7 +32,7 @@ CHECKS: Sequence[Check] = (
     Check("quota-network", "VPCs and Elastic IP addresses", quotas.network),
     Check("offerings", "instance types in the AZ where the nodes live", capacity.offerings),
     Check("capacity", "training plans, or capacity on demand", capacity.plans),
-    Check("subnet", "free addresses in a subnet of your own", nodes.subnet),
+    Check("subnet", "subnets of your own, or whether the environment's are where it wants them", network.subnets),
     Check("addons", "add-on versions for the Kubernetes version", addons.versions),
     Check("identity-center", "IAM Identity Center, where Grafana wants it", account.identity_center),
     Check("domain", "hosted zone and certificate", domain.domain),

@@ -20,7 +20,8 @@ SCANS: Sequence[Callable[[Aws, Ours], Iterator[Leak]]] = (
     network.load_balancers, network.classic_balancers, network.target_groups, network.endpoints, network.nat_gateways,
     network.interfaces, storage.efs, storage.file_systems, network.security_groups, network.addresses, network.internet_gateways,
     network.subnets, network.route_tables, network.networks, storage.volumes, storage.snapshots, storage.backups, storage.buckets,
-    storage.repositories, storage.assets, services.grafana, services.prometheus, services.alarms, services.budgets,
+    storage.repositories, storage.assets, services.grafana, services.prometheus, services.alarms, services.topics,
+    services.budgets,
     services.certificates, services.log_groups,
     services.parameters, services.roles, storage.keys,
 )  # fmt: skip

@@ -150,6 +150,16 @@ def alarms(aws: Aws, ours: Ours) -> Iterator[Leak]:
             )  # fmt: skip
 
 
+def topics(aws: Aws, ours: Ours) -> Iterator[Leak]:
+    """The topic of the alarms, which CloudFormation named."""
+    for item in aws.pages("sns", "list_topics", "Topics"):
+        arn = str(item["TopicArn"])
+        if made_by := ours.named(arn.rpartition(":")[2]):
+            yield Leak(
+                "SNS topic", arn, made_by, PENNIES, (ours.command("sns", "delete-topic", "--topic-arn", arn),), ids=physical_ids(arn)
+            )
+
+
 def grafana(aws: Aws, ours: Ours) -> Iterator[Leak]:
     """Grafana workspaces. AWS's own quick setup leaves its workspace behind; ours is the stack's."""
     for item in aws.pages("grafana", "list_workspaces", "workspaces"):

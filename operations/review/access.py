@@ -47,6 +47,9 @@ class Widening:
     sentences: tuple[str, ...]
 
 
+_FOR_ROLES = ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy")
+
+
 def widenings(base: Side, head: Side) -> tuple[Widening, ...]:
     """Everything that the head allows and the base does not, by what allows it. A new stack's own rules open what is new with it."""
     before = [grant for stack in base.stacks for grant in grants(stack)]
@@ -110,22 +113,41 @@ def _condition_covers(old: str, new: str) -> bool:
         return False
     one, two = json.loads(old), json.loads(new)
     return all(
-        operator in two and all(two[operator].get(key) == value for key, value in keys.items())
+        operator in two and all(_values_cover(operator, value, two[operator].get(key)) for key, value in keys.items())
         for operator, keys in one.items()
         if isinstance(keys, dict)
     )
 
 
+def _values_cover(operator: str, old: Any, new: Any) -> bool:
+    """Fewer values that match, or more that must not, are a narrower condition."""
+    if old == new:
+        return True
+    if new is None or not re.search(r"(String|Arn|Bool|IpAddress)", operator):
+        return False
+    olds, news = ({str(each) for each in _list(value)} for value in (old, new))
+    if "Not" in operator:
+        return olds <= news
+    patterns = [_pattern(each) if "Like" in operator else re.compile(re.escape(each)) for each in olds]
+    return all(any(pattern.fullmatch(each) for pattern in patterns) for each in news)
+
+
 def grants(stack: StackTemplate) -> Iterator[Grant]:
     """Everything that the resources of a stack allow, as far as it is written in the template."""
     for logical, body in stack.resources.items():
-        reader = _READERS.get(str(body.get("Type")))
-        if reader is not None:
-            for grant in reader(f"{stack.name}/{logical}", plain(body.get("Properties", {})), stack.name):
-                yield replace(grant, on=_ASSET.sub(r"\1ASSET", grant.on))
+        reader = _READERS.get(str(body.get("Type")), _any_document)
+        for grant in reader(f"{stack.name}/{logical}", plain(body.get("Properties", {})), stack.name):
+            yield replace(grant, on=_ASSET.sub(r"\1ASSET", grant.on))
 
 
 Properties = Mapping[str, Any]
+
+
+def _any_document(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
+    """Of a type without a reader of its own: whatever looks like a policy in it."""
+    for found in _deep(properties):
+        if "Statement" in found:
+            yield from (replace(grant, own=True) for grant in _statements(subject, found))
 
 
 def _role(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
@@ -137,9 +159,13 @@ def _role(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
 
 
 def _policy(subject: str, properties: Properties, stack: str) -> Iterator[Grant]:
-    roles = [re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack}/\1", str(role)) for role in properties.get("Roles", ())]
-    for owner in roles or [subject]:
+    for owner in [_owner(stack, role) for role in _list(properties.get("Roles"))] or [subject]:
         yield from _statements(owner, properties.get("PolicyDocument"))
+
+
+def _owner(stack: str, reference: Any) -> str:
+    """`Stack/LogicalId` of what a reference names."""
+    return re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack}/\1", str(reference))
 
 
 def _document(key: str) -> Callable[[str, Properties, str], Iterator[Grant]]:
@@ -179,6 +205,22 @@ def _public_block(subject: str, properties: Properties, _: str) -> Iterator[Gran
             yield Grant(subject, f"public access to the bucket ({name} is off)")
 
 
+def _endpoint(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
+    if "PolicyDocument" not in properties:
+        yield Grant(subject, "*", "*", "*", own=True)
+    yield from (replace(grant, own=True) for grant in _statements(subject, properties.get("PolicyDocument")))
+
+
+def _function_address(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
+    if properties.get("AuthType") == "NONE":
+        yield Grant(subject, "calls over the internet without credentials", str(properties.get("TargetFunctionArn")), "*")
+
+
+def _subnet(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
+    if properties.get("MapPublicIpOnLaunch") in (True, "true"):
+        yield Grant(subject, "what starts in it has a public address")
+
+
 def _domain(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
     if properties.get("AppNetworkAccessType") == "PublicInternetOnly":
         yield Grant(subject, "Studio apps have a way to the internet of their own")
@@ -198,7 +240,12 @@ _READERS: Mapping[str, Callable[[str, Properties, str], Iterator[Grant]]] = {
     "AWS::EKS::PodIdentityAssociation": _pod_identity,
     "AWS::S3::Bucket": _public_block,
     "AWS::SageMaker::Domain": _domain,
+    "AWS::EC2::VPCEndpoint": _endpoint,
+    "AWS::Lambda::Url": _function_address,
+    "AWS::EC2::Subnet": _subnet,
 }
+# What stands in a resource's way lies in another resource: the name of the property that leads there.
+_POLICIES = {"AWS::S3::BucketPolicy": "Bucket", "AWS::SQS::QueuePolicy": "Queues", "AWS::SNS::TopicPolicy": "Topics"}
 
 
 def _statements(subject: str, document: Any) -> Iterator[Grant]:
@@ -227,20 +274,28 @@ def _principals(statement: Mapping[str, Any]) -> list[str]:
 
 
 def _gone_denials(base: Side, head: Side) -> Iterator[tuple[str, str]]:
-    """A Deny that is no longer there allows what it kept out; where its resource is gone, nothing is left to be kept out of."""
+    """A Deny or a boundary that is no longer there allows what it kept out; where its resource is gone, nothing is left to keep out of."""
+    after, there = _denials(head), _resources(head)
     for (subject, text), sentence in _denials(base).items():
-        if (subject, text) not in _denials(head) and subject in _resources(head):
+        if (subject, text) not in after and subject in there:
             yield subject, sentence
 
 
 def _denials(side: Side) -> dict[tuple[str, str], str]:
-    found = {}
+    """What each resource is kept from, by the resource: a bucket's policy counts with the bucket, a role's with the role."""
+    found: dict[tuple[str, str], str] = {}
     for stack in side.stacks:
         for logical, body in stack.resources.items():
-            for statement in _deep(plain(body.get("Properties", {}))):
+            properties = plain(body.get("Properties", {}))
+            protects = _POLICIES.get(str(body.get("Type")), "Roles" if str(body.get("Type")) in _FOR_ROLES else "")
+            subjects = [_owner(stack.name, each) for each in _list(properties.get(protects))] or [f"{stack.name}/{logical}"]
+            for statement in _deep(properties):
                 if statement.get("Effect") == "Deny":
-                    said = f"no longer denied: {shown(statement.get('Action'))} on {shown(statement.get('Resource'))}"
-                    found[(f"{stack.name}/{logical}", json.dumps(statement, sort_keys=True))] = said
+                    unless = f" if {shown(statement['Condition'])}" if statement.get("Condition") else ""
+                    said = f"no longer denied: {shown(statement.get('Action'))} on {shown(statement.get('Resource'))}{unless}"
+                    found |= {(subject, json.dumps(statement, sort_keys=True)): said for subject in subjects}
+            if boundary := properties.get("PermissionsBoundary"):
+                found[(f"{stack.name}/{logical}", f"boundary {boundary}")] = f"no longer bounded by {shown(boundary)}"
     return found
 
 

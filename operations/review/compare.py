@@ -93,7 +93,9 @@ def compare(
 ) -> Review:
     """Review head against base. `percent` is how much more it may cost without a word, `text` the pull request's."""
     stacks = resources.changes(base, head)
-    objects = kubernetes.changes(base, head)
+    # Where a replacement is refused the deploy ends, and no object ever names what would have come.
+    refused = any(change.refusal for stack in stacks for change in stack.resources)
+    objects = kubernetes.changes(base, head, {} if refused else resources.moved_objects(base, head))
     before, after = (cost.bill(footprint.of_templates(side.templates)) for side in (base, head))
     existed, exists = bool(base.stacks), bool(head.stacks)
     # Under another name, in another account or region nothing is changed: everything is made beside the old, which stays.
@@ -112,6 +114,7 @@ def compare(
     opened = _widened(base, head) if both else ()
     found = risks.risks(stacks, opened, before, after, percent=percent) if existed else []
     fixed = tuple(settings.stops_resuming(base, head)) if both else ()
+    found += risks.of_objects(objects) if both else []
     found = risks.accepted([*found, *(risks.Risk(f"resume:{key}", said) for key, said in fixed)], text)
     return Review(
         environment=environment, base=base.revision, head=head.revision, existed=existed, exists=exists, stacks=stacks, objects=objects,

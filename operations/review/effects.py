@@ -44,6 +44,13 @@ DATA = {
     "AWS::KMS::Key": "whatever was encrypted with this key",
     "AWS::EFS::FileSystem": "the home directories on it",
     "AWS::SageMaker::Domain": "the Studio domain with its home directories",
+    "AWS::Grafana::Workspace": "the dashboards, users and data sources that people made in this workspace",
+    "AWS::EC2::Volume": "what is on the volume",
+    "AWS::DynamoDB::Table": "the items of the table",
+    "AWS::RDS::DBInstance": "the database",
+    "AWS::RDS::DBCluster": "the databases of the cluster",
+    "AWS::SecretsManager::Secret": "the secret",
+    "AWS::Backup::BackupVault": "the backups in the vault",
 }
 # Where nodes stand: they and what they carry go when it goes.
 _NODES = {HYPERPOD, EKS, "AWS::EC2::Subnet", "AWS::EC2::VPC", "AWS::EC2::VPCCidrBlock"}
@@ -120,6 +127,8 @@ def _in_place(change: ResourceChange) -> Judged:
     if change.type == FSX:
         return _file_system(plain((change.before or {}).get("Properties", {})), plain((change.after or {}).get("Properties", {})))
     if change.type == EKS and any(each.path == "Version" for each in change.differences):
+        if why := _version(*(str(plain((side or {}).get("Properties", {})).get("Version")) for side in (change.before, change.after))):
+            return Effect.NOTHING, why
         return Effect.NOTHING, "the control plane is upgraded; pods run on, the API server answers with short gaps (inferred)"
     if change.type == "AWS::EKS::Addon":
         return Effect.NOTHING, "the add-on's own pods start anew; Ray's pods run on (inferred)"
@@ -128,10 +137,21 @@ def _in_place(change: ResourceChange) -> Judged:
     return Effect.NOTHING, ""
 
 
+def _version(before: str, after: str) -> str:
+    """https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html"""
+    try:
+        old, new = ([int(part) for part in version.split(".")] for version in (before, after))
+    except ValueError:
+        return ""
+    if old[0] == new[0] and new[1] == old[1] + 1:
+        return ""
+    return f"EKS refuses to go from Kubernetes {before} to {after}: it goes up only, one minor version at a time, so the deploy fails there"
+
+
 def _hyperpod(before: Json, after: Json) -> Judged:
     olds, news = (_groups(side) for side in (before, after))
     lost = dict(lost_nodes(before, after))
-    found: list[Judged] = [(Effect.NOTHING, ""), *((Effect.NODE_REPLACEMENT, note) for note in lost.values())]
+    found: list[Judged] = [(Effect.NOTHING, _recovery(before, after)), *((Effect.NODE_REPLACEMENT, note) for note in lost.values())]
     for name, old in olds.items():
         new = news.get(name)
         if new is None:
@@ -150,6 +170,11 @@ def _hyperpod(before: Json, after: Json) -> Judged:
             found.append((Effect.NODE_REPLACEMENT, f"{', '.join(others)} of group {name}: its nodes may be made anew (inferred)"))
     worst = max(effect for effect, _ in found)
     return worst, "; ".join(note for _, note in found if note)
+
+
+def _recovery(before: Json, after: Json) -> str:
+    automatic = [side.get("NodeRecovery", "Automatic") == "Automatic" for side in (before, after)]
+    return "HyperPod no longer replaces a node that is ill: a run that loses one waits for a person" if automatic == [True, False] else ""
 
 
 def lost_nodes(before: Json, after: Json) -> Iterator[tuple[str, str]]:

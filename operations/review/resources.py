@@ -6,24 +6,28 @@ SSM parameter that carries the id. Both are followed until nothing more moves. `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from config.cloudformation import ResourceType, UnknownType, resource_type
-from operations.review.sides import MANIFEST_TYPE, Json, Side, StackTemplate
+from operations.review.sides import MANIFEST_TYPE, Json, Side, StackTemplate, key_of, manifest
 from operations.review.values import Difference, differences, plain
 
 Action = Literal["added", "changed", "removed", "replaced"]
 NEW = " (replaced)"
 # In the place of a property, for a custom resource: a handler that answers with another physical id has replaced it.
 ITS_FUNCTION = "what its own function answers"
-GUARDED, GUARD = "AWS::FSx::FileSystem", "Custom::Guard"
+FILE_SYSTEM, GUARD = "AWS::FSx::FileSystem", "Custom::Guard"
+# What a guard of its own stack stands before (stacks/guard.py).
+GUARDED = (FILE_SYSTEM, "AWS::EC2::VPC", "AWS::EC2::VPCCidrBlock", "AWS::EC2::Subnet")
 # What the guard keeps only where it is set: absent on one side is a change.
 OPTIONAL = ("kms_key_id", "backup_id")
 _KEPT = ("Retain", "RetainExceptOnCreate")
 # Beside the properties; metadata touches nothing that exists.
 _ATTRIBUTES = ("DeletionPolicy", "UpdateReplacePolicy", "Condition", "DependsOn")
+# Of the template, beside its resources.
+_SECTIONS = ("Parameters", "Mappings", "Conditions", "Transform", "Outputs")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ def changes(base: Side, head: Side) -> tuple[StackChange, ...]:
             found.append(StackChange(new.name, new.stack_name, "added", tuple(_all(new, "added"))))
             continue
         resources = tuple(_of_stack(old, new, moved))
-        own = tuple(differences(_own(old), _own(new)))
+        # What no resource shows a trace of (an output, say) is a change of the stack all the same.
+        own = tuple(differences(_own(old), _own(new))) or (() if resources else tuple(differences(_sections(old), _sections(new))))
         if resources or own:
             found.append(StackChange(new.name, new.stack_name, "changed", resources, own))
     # `cdk deploy` does not delete a stack that the app has no more: what is in it stays, and costs.
@@ -82,8 +87,29 @@ def changes(base: Side, head: Side) -> tuple[StackChange, ...]:
     return tuple(found)
 
 
+def moved_objects(base: Side, head: Side) -> dict[str, tuple[Json, Json]]:
+    """Kubernetes objects of the stacks' manifests in which a reference to something replaced stands, before and after."""
+    olds = {(stack.stack_name, stack.place): stack for stack in base.stacks}
+    pairs = [(olds[key], stack) for stack in head.stacks if (key := (stack.stack_name, stack.place)) in olds]
+    moved = _Moved(pairs)
+    found: dict[str, tuple[Json, Json]] = {}
+    for old, new in pairs:
+        for logical, body in new.resources.items():
+            was = old.resources.get(logical, {})
+            if body.get("Type") == was.get("Type") == MANIFEST_TYPE:
+                before = {key_of(member): member for member in manifest(was)}
+                same = {key_of(member): member for member in manifest(body)}
+                after = {key_of(member): member for member in manifest(body, moved.mark(new))}
+                found |= {key: (before[key], after[key]) for key in after if key in before and after[key] != same.get(key)}
+    return found
+
+
 def _own(stack: StackTemplate) -> dict[str, Any]:
     return {"TerminationProtection": stack.protected, "Tags": dict(stack.tags), "Description": stack.template.get("Description")}
+
+
+def _sections(stack: StackTemplate) -> dict[str, Any]:
+    return {name: plain(stack.template[name]) for name in _SECTIONS if name in stack.template}
 
 
 def _all(stack: StackTemplate, action: Action) -> Iterator[ResourceChange]:
@@ -98,6 +124,9 @@ class _Moved:
     def __init__(self, pairs: list[tuple[StackTemplate, StackTemplate]]) -> None:
         self.replaced: set[tuple[str, str]] = set()
         self.names: set[str] = set()
+        # A parameter that reads another place than before.
+        self.read = {(new.stack_name, name) for old, new in pairs for name, place in new.parameters.items()
+                     if old.parameters.get(name, place) != place}  # fmt: skip
         before = (-1, -1)
         while before != (len(self.replaced), len(self.names)):
             before = (len(self.replaced), len(self.names))
@@ -116,14 +145,19 @@ class _Moved:
             if body.get("Type") == "AWS::SSM::Parameter" and plain(was.get("Properties", {})).get("Value") != properties.get("Value"):
                 self.names.add(str(properties.get("Name")))
 
-    def properties(self, stack: StackTemplate, body: Json) -> dict[str, Any]:
-        """Properties of the new side, in which a reference to what is replaced differs from the same reference before."""
+    def mark(self, stack: StackTemplate) -> Callable[[str], str]:
+        """How the new side writes a reference: one to what is replaced differs from the same reference before."""
 
-        def mark(name: str) -> str:
-            moved = (stack.stack_name, name) in self.replaced or stack.parameters.get(name) in self.names
+        def marked(name: str) -> str:
+            known = (stack.stack_name, name)
+            moved = known in self.replaced or known in self.read or stack.parameters.get(name) in self.names
             return name + NEW if moved else name
 
-        made: dict[str, Any] = plain(body.get("Properties", {}), mark)
+        return marked
+
+    def properties(self, stack: StackTemplate, body: Json) -> dict[str, Any]:
+        """Properties of the new side."""
+        made: dict[str, Any] = plain(body.get("Properties", {}), self.mark(stack))
         return made
 
 
@@ -156,7 +190,7 @@ def _of_stack(old: StackTemplate, new: StackTemplate, moved: _Moved) -> Iterator
         if was is None:
             yield ResourceChange(new.name, logical, str(body.get("Type")), "added", after=body)
         elif (change := _changed(was, body, moved.properties(new, body))) is not None:
-            guarded = change.type == GUARDED and change.action == "replaced" and not change.refusal
+            guarded = change.type in GUARDED and change.action == "replaced" and not change.refusal
             refusal = _guarded(old, new, moved) if guarded else change.refusal
             yield replace(change, stack=new.name, logical_id=logical, refusal=refusal)
     for logical, was in old.resources.items():
@@ -169,10 +203,10 @@ def _changed(was: Json, body: Json, properties: dict[str, Any]) -> ResourceChang
     kind = str(body.get("Type"))
     found = list(differences(plain(was.get("Properties", {})), properties))
     if kind == MANIFEST_TYPE:  # its objects are compared one by one elsewhere
+        same = plain(was.get("Properties", {})).get("Manifest") == plain(body.get("Properties", {})).get("Manifest")
+        said = "its objects name what is replaced" if same else "its objects are listed with the Kubernetes objects"
         found = [each for each in found if not each.path.startswith("Manifest")] + [
-            Difference("Manifest", "", "its objects are listed with the Kubernetes objects")
-            for each in found[:1]
-            if any(other.path.startswith("Manifest") for other in found)
+            Difference("Manifest", "", said) for each in found[:1] if any(other.path.startswith("Manifest") for other in found)
         ]
     before, after = ({name: side[name] for name in _ATTRIBUTES if name in side} for side in (was, body))
     found += differences(before, after)
@@ -188,18 +222,35 @@ def _changed(was: Json, body: Json, properties: dict[str, Any]) -> ResourceChang
 
 
 def _guarded(old: StackTemplate, new: StackTemplate, moved: _Moved) -> str:
-    """Why the stack's own guard lets no file system be replaced, or nothing where it does (stacks/handlers/guard.py)."""
+    """Why the stack's own guard lets nothing be replaced, or nothing where it does (stacks/handlers/guard.py)."""
     for logical, body in new.resources.items():
         was = old.resources.get(logical)
         if was is None or not was.get("Type") == body.get("Type") == GUARD:
             continue
         before, after = plain(was.get("Properties", {})).get("Kept", {}), moved.properties(new, body).get("Kept", {})
-        # What only one side knows, a later version of the project keeps: the guard lets it come.
+        # What only the newer side keeps, the guard asks of the file system that is there; what only the older one keeps, it lets go.
+        before = {**_of_file_system(old), **before}
         known = {*before, *OPTIONAL} & {*after, *OPTIONAL}
         changed = sorted(name for name in known if before.get(name) != after.get(name))
         if changed and not (changed == ["backup_id"] and after.get("backup_id")):
             return f"the stack's guard refuses to let {', '.join(changed)} change, so the deploy fails there and nothing on it is lost"
     return ""
+
+
+def _of_file_system(stack: StackTemplate) -> dict[str, str]:
+    """What a guard that did not keep it yet is told by the stack's file system."""
+    for body in stack.resources.values():
+        if body.get("Type") == FILE_SYSTEM:
+            properties = plain(body.get("Properties", {}))
+            lustre = properties.get("LustreConfiguration", {})
+            has = {
+                "file_system_type_version": properties.get("FileSystemTypeVersion"),
+                "storage_type": properties.get("StorageType"),
+                "deployment_type": lustre.get("DeploymentType"),
+                "per_unit_storage_throughput": lustre.get("PerUnitStorageThroughput"),
+            }
+            return {name: str(value) for name, value in has.items() if value is not None}
+    return {}
 
 
 def _refusal(was: Json, properties: Mapping[str, Any], kind: str) -> str:

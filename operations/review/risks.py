@@ -3,7 +3,7 @@
     Accept: replace:Data/FileSystem
     Accept: widen:Network/NodesGroup, cost:+30%
 
-A line inside an HTML comment or a code block accepts nothing: templates and quotations stand there.
+A line inside an HTML comment, a code block, a quotation or a heading accepts nothing: templates and other people's words stand there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from dataclasses import dataclass
 
 from operations.cost import Bill
 from operations.review.access import Widening
-from operations.review.effects import DATA, EKS, FSX, HYPERPOD, Effect, lost_nodes, of_resource
+from operations.review.effects import EKS, FSX, HYPERPOD, Effect, lost_nodes, of_resource
+from operations.review.kubernetes import ObjectChange, refusal
+from operations.review.protection import lessened
 from operations.review.resources import StackChange
 from operations.review.values import plain
 
+# Of a line: not raw HTML, not what a picture is called.
+_SHOWN = ("text", "text_special", "code_inline", "softbreak", "hardbreak")
 NEVER_REPLACED = (HYPERPOD, EKS, FSX)
 _COST = re.compile(r"cost:\+(\d+)\s*%")
-_ACCEPTS = re.compile(r"^\s*(?:[-*]\s*)?accepts?\s*:\s*(.+)$", re.IGNORECASE)
+_ACCEPTS = re.compile(r"^\s*accepts?\s*:\s*(.+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,21 +73,32 @@ def _of_stack(stack: StackChange) -> Iterator[Risk]:
             yield Risk(f"remove:{change.id}", f"{change.type} is removed; {note}")
         elif change.action == "changed" and " refuses " in note:
             yield Risk(f"refused:{change.id}", note)
-        if change.type in DATA and change.before and change.after:
-            was, now = (str(side.get("DeletionPolicy", "Delete")) for side in (change.before, change.after))
-            if was.startswith("Retain") and not now.startswith("Retain"):
-                yield Risk(
-                    f"unprotect:{change.id}", f"{DATA[change.type]} is deleted with the stack from now on (DeletionPolicy {was} -> {now})"
-                )
+        if less := lessened(change):
+            yield Risk(f"unprotect:{change.id}", "; ".join(less))
+
+
+def of_objects(objects: tuple[ObjectChange, ...]) -> list[Risk]:
+    """Kubernetes objects whose change the API server refuses."""
+    return [Risk(f"refused:{each.key.replace(' ', ':')}", why) for each in objects if (why := refusal(each))]
 
 
 def _cost(before: Bill, after: Bill, percent: float) -> Iterator[Risk]:
+    had = {line.resource: _number(line.quantity) for line in before.lines if line.usd_per_hour is None}
+    more = [line for line in after.lines if line.usd_per_hour is None and _number(line.quantity) > had.get(line.resource, 0)]
+    if more:
+        what = "; ".join(f"{line.resource}: {line.quantity}" for line in more)
+        yield Risk("cost:unpriced", f"no price is known of what comes ({what}): how much more an hour costs is not known")
     if before.hourly <= 0 or after.hourly <= before.hourly:
         return
-    more = round((after.hourly / before.hourly - 1) * 100, 6)
-    if more > percent:
+    rise_percent = round((after.hourly / before.hourly - 1) * 100, 6)
+    if rise_percent > percent:
         rise = f"{before.hourly:.2f} -> {after.hourly:.2f} USD an hour"
-        yield Risk(f"cost:+{math.ceil(more)}%", f"it costs {more:.0f} % more: {rise}")
+        yield Risk(f"cost:+{math.ceil(rise_percent)}%", f"it costs {rise_percent:.0f} % more: {rise}")
+
+
+def _number(quantity: str) -> float:
+    found = re.match(r"\d+(\.\d+)?", quantity)
+    return float(found[0]) if found else 1.0
 
 
 def accepted(found: list[Risk], text: str) -> list[Risk]:
@@ -106,11 +121,21 @@ def hints(found: list[Risk], text: str) -> tuple[str, ...]:
 
 
 def _named(text: str) -> Iterator[str]:
-    text = re.sub(r"<!--.*?(-->|\Z)", "", text, flags=re.DOTALL)
-    text = re.sub(r"^ {0,3}(```|~~~).*?(^ {0,3}\1|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
-    for line in text.splitlines():
+    for line in _own_lines(text):
         if match := _ACCEPTS.match(line):
-            yield from (name.strip().strip("`").rstrip(".") for name in match[1].split(","))
+            yield from (name.strip().strip("`").rstrip(".").strip("`") for name in match[1].split(","))
+
+
+def _own_lines(text: str) -> Iterator[str]:
+    """Lines of the paragraphs and list items, as GitHub shows them: what only looks like one (a comment, code, a quotation) is none."""
+    from markdown_it import MarkdownIt
+
+    inside: list[str] = []
+    for token in MarkdownIt("commonmark").parse(text.replace("\0", "")):
+        inside = [*inside, token.type] if token.nesting > 0 else inside[:-1] if token.nesting < 0 else inside
+        if token.type == "inline" and "blockquote_open" not in inside and "paragraph_open" in inside:
+            parts = [each for each in token.children or () if each.type in _SHOWN]
+            yield from "".join("\n" if each.type.endswith("break") else each.content for each in parts).splitlines()
 
 
 def _accepts(names: set[str], risk: str) -> bool:

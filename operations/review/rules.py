@@ -12,9 +12,17 @@ from operations.review.sides import Side, StackTemplate
 from operations.review.values import plain
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7")
 _PEERS = (
     "CidrIp", "CidrIpv6", "SourceSecurityGroupId", "DestinationSecurityGroupId", "SourcePrefixListId", "DestinationPrefixListId",
     "SourceSecurityGroupName",
+)  # fmt: skip
+
+
+_WHERE = ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")
+_THROUGH = (
+    "GatewayId", "NatGatewayId", "TransitGatewayId", "VpcPeeringConnectionId", "NetworkInterfaceId", "InstanceId", "VpcEndpointId",
+    "EgressOnlyInternetGatewayId", "CarrierGatewayId", "LocalGatewayId", "CoreNetworkArn",
 )  # fmt: skip
 
 
@@ -46,10 +54,8 @@ class Rule:
     @property
     def public(self) -> bool:
         """Whether it lets in addresses that are not private."""
-        try:
-            return self.direction == "in" and not ipaddress.ip_network(self.peer, strict=False).is_private
-        except ValueError:
-            return False
+        # Not by `is_private`: to Pythons before 3.11.10 and 3.12.4 `0.0.0.0/0` is private, since its first and its last address are.
+        return self.direction == "in" and "/" in self.peer and not any(_within(net, self.peer) for net in _PRIVATE)
 
 
 def widened(base: Side, head: Side) -> Iterator[tuple[str, str]]:
@@ -61,7 +67,14 @@ def widened(base: Side, head: Side) -> Iterator[tuple[str, str]]:
             known = rule.group in there or not rule.group.startswith(f"{stack.name}/")
             if not any(old.covers(rule) for old in before) and (known or rule.public):
                 yield rule.group, rule.sentence()
-        yield from _routes(stack, there)
+    known_ways = {way for stack in base.stacks for way in _ways(stack)}
+    for stack in head.stacks:
+        for table, where, through in _ways(stack):
+            if table in there and not any(table == one and _within(other, where) for one, other, _ in known_ways):
+                to = "the internet" if where in EVERYWHERE else where
+                yield table, f"its subnets have a way to {to} through {through}"
+            elif table in there and (table, where, through) not in known_ways and _enters(stack, through):
+                yield table, f"its subnets can be reached from {where} through {through}"
     for name, cidrs in _endpoints(head).items():
         old = _endpoints(base).get(name)
         for cidr in cidrs if old is not None else []:
@@ -112,16 +125,21 @@ def _within(wide: str, narrow: str) -> bool:
     return one.version == two.version and two.subnet_of(one)  # type: ignore[arg-type]
 
 
-def _routes(stack: StackTemplate, there: set[str]) -> Iterator[tuple[str, str]]:
-    """A way to the internet, or in from it, for subnets that had none."""
-    for logical, body in stack.resources.items():
-        if body.get("Type") != "AWS::EC2::Route" or f"{stack.name}/{logical}" in there:
+def _ways(stack: StackTemplate) -> Iterator[tuple[str, str, str]]:
+    """(route table, where to, through what) of each route."""
+    for body in stack.resources.values():
+        if body.get("Type") != "AWS::EC2::Route":
             continue
         properties = plain(body.get("Properties", {}))
         table = re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack.name}/\1", str(properties.get("RouteTableId")))
-        if table in there and str(properties.get("DestinationCidrBlock")) in EVERYWHERE:
-            through = properties.get("NatGatewayId") or properties.get("GatewayId")
-            yield table, f"its subnets have a way to the internet through {through}"
+        where = next((str(properties[name]) for name in _WHERE if name in properties), "?")
+        yield table, where, next((str(properties[name]) for name in _THROUGH if name in properties), "?")
+
+
+def _enters(stack: StackTemplate, through: str) -> bool:
+    """Whether the other side can begin a connection, as it cannot through a NAT gateway."""
+    target = stack.resources.get(re.sub(r"^\$\{([^.}]+).*\}$", r"\1", through), {})
+    return target.get("Type") in ("AWS::EC2::InternetGateway", "AWS::EC2::VPNGateway")
 
 
 def _endpoints(side: Side) -> dict[str, list[str]]:
@@ -131,6 +149,6 @@ def _endpoints(side: Side) -> dict[str, list[str]]:
         for logical, body in stack.resources.items():
             if body.get("Type") == "AWS::EKS::Cluster":
                 wanted = plain(body.get("Properties", {})).get("ResourcesVpcConfig", {})
-                public = wanted.get("EndpointPublicAccess") in (True, "true")
+                public = wanted.get("EndpointPublicAccess") not in (False, "false")  # EKS's own default is public
                 found[f"{stack.name}/{logical}"] = list(wanted.get("PublicAccessCidrs") or [EVERYWHERE[0]]) if public else []
     return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from config.problems import printable
 from operations import cost
 from operations.review.compare import Review
 from operations.review.effects import of_object, of_resource
@@ -17,6 +20,7 @@ Style = Literal["title", "risk", "accepted", "added", "removed", "changed", "pla
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "replaced": "!"}
 # GitHub takes 65,536 characters in a comment.
 LONGEST_COMMENT = 60_000
+CUT = "…cut here; `hyperpod-rl review` prints all of it."
 RISKS = "Needs a word"
 MOST_DIFFERENCES, MOST_NAMES = 12, 4
 
@@ -85,20 +89,33 @@ def joined(reviews: Sequence[str]) -> str:
 
 def markdown(review: Review, *, longest: int = LONGEST_COMMENT) -> str:
     """For a comment of at most so many characters. The first line marks it, for whoever looks for it."""
-    parts = [f"<!-- hyperpod-rl review {review.environment} -->", f"### Review of {_escaped(headline(review))}", ""]
+    mark = re.sub(r"[^\w./-]|--", "_", review.environment)
+    parts = [f"<!-- hyperpod-rl review {mark} -->", f"### Review of {_code(headline(review))}", ""]
+    left = longest - sum(len(part) + 1 for part in parts) - len(CUT) - 4
     for section in sections(review):
         folded = section.title in ("Stacks", "Kubernetes objects", "Environment")
-        parts += [f"<details><summary>{section.title}</summary>", ""] if folded else [f"**{section.title}**", ""]
-        parts += ["  " * level + f"- {_code(text)}" for level, _, text in section.lines]
-        parts += ["", *(["</details>", ""] if folded else [])]
-    acceptable = _acceptable(review)
-    if acceptable:
-        parts += ["To accept a risk, write a line of its own into the pull request's text:", "", "```"]
-        parts += ["Accept: " + ", ".join(acceptable), "```", ""]
-    text = "\n".join(parts)
-    if len(text) > longest:
-        text = text[:longest].rsplit("\n", 1)[0] + "\n\n…cut here; `hyperpod-rl review` prints all of it.\n"
-    return text
+        begin = [f"<details><summary>{section.title}</summary>", ""] if folded else [f"**{section.title}**", ""]
+        end = ["", *(["</details>", ""] if folded else [])]
+        if section.title == RISKS and (names := _acceptable(review)):
+            how = "To accept a risk, write a line of its own into the pull request's text:"
+            end += [how, "", *_fenced(f"Accept: {', '.join(names)}"), ""]
+        lines = ["  " * level + f"- {_code(text)}" for level, _, text in section.lines]
+        left -= sum(len(part) + 1 for part in (*begin, *end))
+        sizes = list(itertools.accumulate(len(line) + 1 for line in lines))
+        fit = sum(used <= left for used in sizes)
+        left -= sizes[fit - 1] if fit else 0
+        # What begins also ends: nothing of another environment's review may disappear in what is folded here.
+        parts += [*begin, *lines[:fit], *end] if fit or section.title == RISKS else []
+        if fit == len(lines):
+            continue
+        parts += [CUT, ""]
+        break
+    return "\n".join(parts)
+
+
+def _fenced(text: str) -> list[str]:
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return [fence, text, fence]
 
 
 def _acceptable(review: Review) -> list[str]:
@@ -222,7 +239,8 @@ def _differences(found: Iterable[Difference], *, level: int = 0) -> Lines:
 def _cost(review: Review) -> Lines:
     before, after = review.before, review.after
     more = f", {(after.hourly / before.hourly - 1) * 100:+.1f} %" if before.hourly and after.hourly else ""
-    yield 0, "plain", f"{before.hourly:.2f} -> {after.hourly:.2f} USD an hour with all nodes{more}"
+    known = ["at least " if bill.unpriced else "" for bill in (before, after)]
+    yield 0, "plain", f"{known[0]}{before.hourly:.2f} -> {known[1]}{after.hourly:.2f} USD an hour with all nodes{more}"
     yield 0, "plain", f"{before.at_zero_nodes:.2f} -> {after.at_zero_nodes:.2f} USD an hour at 0 nodes"
     olds = {line.resource: line for line in before.lines}
     news = {line.resource: line for line in after.lines}
@@ -242,11 +260,11 @@ def _priced(line: cost.Line | None) -> str:
 
 def _code(text: str) -> str:
     """Text of a template is data: nothing in it may become a link, a mention or markup."""
-    longest = max((len(list(run)) for mark, run in groupby(text) if mark == "`"), default=0)
-    fence = "`" * (longest + 1)
+    text = " ".join(printable(text).split())
+    fence = "`" * (_longest_run(text) + 1)
     padding = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{padding}{text}{padding}{fence}"
 
 
-def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_[]<@#" else c for c in text)
+def _longest_run(text: str) -> int:
+    return max((len(list(run)) for mark, run in groupby(text) if mark == "`"), default=0)

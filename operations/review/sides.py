@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ def objects(stacks: Iterable[StackTemplate], written: Mapping[str, Iterable[Json
     for stack in stacks:
         for body in stack.resources.values():
             if body.get("Type") == MANIFEST_TYPE:
-                for member in _manifest(body):
+                for member in manifest(body):
                     found.setdefault(key_of(member), Object("cdk deploy", member))
     return found
 
@@ -87,11 +87,12 @@ def key_of(member: Json) -> str:
     return f"{member.get('kind', '?')} {where}{metadata.get('name', '?')}"
 
 
-def _manifest(body: Json) -> Iterator[Json]:
+def manifest(body: Json, mark: Callable[[str], str] = str) -> Iterator[Json]:
+    """Objects of one manifest resource; `mark` may write the name of a reference in another way."""
     import json
 
     try:
-        members = json.loads(str(plain(body.get("Properties", {}).get("Manifest", "[]"))))
+        members = json.loads(str(plain(body.get("Properties", {}).get("Manifest", "[]"), mark)))
     except ValueError:
         return
     for member in members if isinstance(members, list) else [members]:

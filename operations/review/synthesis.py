@@ -26,7 +26,12 @@ from operations.review.sides import Side, StackTemplate, objects
 FACTS = Path(__file__).with_name("facts.py")
 REQUIREMENTS = ("requirements.txt", "package-lock.json")
 TIMEOUT_SECONDS = 600
-LOCAL, HEAD = "local", "this checkout"
+HEAD = "this checkout"
+# Of the local cloud (config/rules.py holds every environment to that): a change there costs nobody anything.
+LOCAL = "local"
+# No credentials: the code under review needs none, and could be anybody's. Python's safe path would take the installed modules, which are
+# this checkout's, for the base's as well.
+_KEPT_BACK = ("AWS_", "GITHUB_TOKEN", "GH_TOKEN", "ACTIONS_", "PYTHONSAFEPATH")
 
 
 class Broken(Failed):
@@ -41,7 +46,7 @@ def commit(revision: str, *, root: Path = ROOT) -> str:
     """Full commit id of a revision. Raises Refused if there is none."""
     here = _git(root, "rev-parse", "--git-dir")
     if here.returncode:
-        said = here.stderr.decode(errors="replace").strip().removeprefix("fatal: ")
+        said = " ".join(here.stderr.decode(errors="replace").split()).removeprefix("fatal: ")
         raise Refused(Problem("--base", revision, f"git does not know this checkout ({said})", "run it in a clone of the project"))
     done = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if done.returncode:
@@ -63,10 +68,11 @@ def default_base(*, root: Path = ROOT) -> str:
 
 
 def environments(base: str, *, root: Path = ROOT) -> list[str]:
-    """Names of all environments that the base or this checkout has, but the local cloud's: a change there costs nobody anything."""
-    listed = _git(root, "ls-tree", "--name-only", base, "environments/").stdout.decode().splitlines()
+    """Names of all environments that the base or this checkout has, but the local cloud's."""
+    listed = _git(root, "ls-tree", "-z", "--name-only", base, "environments/").stdout.decode(errors="surrogateescape").split("\0")
     here = [path.name for path in (root / "environments").glob("*.yaml")]
-    return sorted({Path(name).stem for name in (*listed, *here) if name.endswith(".yaml")} - {LOCAL})
+    found = {Path(name).stem for name in (*listed, *here) if name.endswith(".yaml")}
+    return sorted(name for name in found if not name.startswith(LOCAL))
 
 
 def sides(environment: str, base: str, *, root: Path = ROOT, keep: Path | None = None) -> tuple[Side, Side, tuple[str, ...]]:
@@ -165,8 +171,7 @@ def _which(revision: str) -> str:
 def _run(command: Sequence[str], place: Path) -> subprocess.CompletedProcess[str]:
     silent = dict.fromkeys(("JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION", "JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION"), "1")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    # No credentials: the code under review needs none, and could be anybody's.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GITHUB_TOKEN", "ACTIONS_"))}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     variables |= silent | {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     try:
         return subprocess.run(
@@ -216,7 +221,9 @@ def _extract(base: str, into: Path, *, root: Path) -> None:
     if done.returncode:
         raise Failed(f"git cannot write out {base[:10]}: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(into, filter="tar")  # what it holds is run anyway; nothing lands outside
+        # What it holds is run anyway; nothing lands outside. Pythons before 3.11.4 know no filter.
+        safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        archive.extractall(into, **safely)  # noqa: S202
 
 
 def _git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 _NAMES = ("InstanceGroupName", "Key", "Name", "name", "PolicyName", "Sid", "Id", "ServiceAccount")
 _ABSENT = object()
 LONGEST = 90
+# `${Name}` and `${Name.Attribute}` in Fn::Sub; `${!Name}` is a text.
+_SUBSTITUTED = re.compile(r"\$\{([A-Za-z0-9]+)(\.[^}]*)?\}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,12 @@ def plain(value: Any, mark: Callable[[str], str] = str) -> Any:
                 resource, _, attribute = str(inner).partition(".") if isinstance(inner, str) else (str(inner[0]), "", str(inner[1]))
                 return f"${{{mark(resource)}.{attribute}}}"
             if key == "Fn::Sub" and isinstance(inner, str):
-                return inner
+                return _SUBSTITUTED.sub(lambda found: f"${{{mark(found[1])}{found[2] or ''}}}", inner)
+            if key == "Fn::Sub" and isinstance(inner, list) and len(inner) == 2 and isinstance(inner[1], Mapping):
+                own, given = {str(name) for name in inner[1]}, plain(inner[1], mark)
+                return _SUBSTITUTED.sub(
+                    lambda found: _text(given[found[1]]) if found[1] in own else f"${{{mark(found[1])}{found[2] or ''}}}", str(inner[0])
+                )
             if key == "Fn::Join" and isinstance(inner, list) and len(inner) == 2 and isinstance(inner[1], list):
                 return str(inner[0]).join(_text(plain(part, mark)) for part in inner[1])
         return {str(key): plain(inner, mark) for key, inner in value.items()}

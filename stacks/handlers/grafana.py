@@ -24,6 +24,7 @@ from .grafana_uids import ALERTS, CLOUDWATCH_UID, FOLDER_TITLE, FOLDER_UID, PROM
 
 ACCOUNT = "hyperpod-rl-provisioner"
 TOKEN_SECONDS = 600
+WORKSPACE_ROLE = "ec2_iam_role"
 
 
 class Refused(RuntimeError):
@@ -105,13 +106,17 @@ def session(workspace: str) -> Iterator[Grafana | None]:
 
 
 def sources(prometheus: str, region: str) -> list[dict[str, Any]]:
-    """The data sources, with the workspace's own role as their credentials."""
-    signed = {"sigV4Auth": True, "sigV4AuthType": "workspace-iam-role", "sigV4Region": region}
+    """The data sources, with the workspace's own role as their credentials.
+
+    Grafana shows that choice as "Workspace IAM Role"; its value is `ec2_iam_role`, as in AWS's own provisioning of HyperPod's dashboards:
+    https://github.com/aws/sagemaker-hyperpod-cluster-setup, resources/grafana-lambda-function.
+    """
+    signed = {"sigV4Auth": True, "sigV4AuthType": WORKSPACE_ROLE, "sigV4Region": region}
     return [
         {"uid": PROMETHEUS_UID, "name": "hyperpod-rl Prometheus", "type": "prometheus", "access": "proxy", "url": prometheus,
          "jsonData": {"httpMethod": "POST", **signed}},
         {"uid": CLOUDWATCH_UID, "name": "hyperpod-rl CloudWatch", "type": "cloudwatch", "access": "proxy",
-         "jsonData": {"authType": "workspace-iam-role", "defaultRegion": region}},
+         "jsonData": {"authType": WORKSPACE_ROLE, "defaultRegion": region}},
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Refuses a change that would replace what has no physical name to keep it: an FSx file system with everything on it.
+"""Refuses a change that would replace what has no physical name to keep it: an FSx file system with everything on it, the network.
 
-CloudFormation refuses to replace a resource that has a name of its own, such as the EKS and the HyperPod cluster; FSx takes no name. This
-custom resource carries the properties that cannot change in place, comes before the file system, and fails when one of them does. Its
-physical id is a digest of them, so that the rollback, which brings them back, passes.
+CloudFormation refuses to replace a resource that has a name of its own, such as the EKS and the HyperPod cluster; FSx and subnets take no
+name. This custom resource carries the properties that cannot change in place, comes before what it guards, and fails when one of them
+does. Its physical id is a digest of them, so that the rollback, which brings them back, passes.
 
 One change passes: a backup that the environment names and did not before. Somebody who writes `restore_from_backup` asks for another file
 system. The physical id then also keeps what was before and when, since the rollback of a restore that fails looks as if somebody took
@@ -14,15 +14,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .custom_resource import answering
+import boto3
+from botocore.exceptions import ClientError
+
+from .custom_resource import LOG, answering
 
 # No update of a stack takes longer, and neither does its rollback: a file system comes from its backup in minutes to hours.
 ROLLBACK_SECONDS = 12 * 3600
-# Kept from some version of this project on: a stack that was deployed before it has none of them, which is no change.
+# Kept from some version of this project on: a stack that was deployed before it has none of them, so the file system itself is asked.
 LATER = frozenset({"file_system_type_version", "storage_type", "deployment_type", "per_unit_storage_throughput"})
+# A right that the same deploy has just given takes IAM some seconds.
+DENIED_TRIES, DENIED_SECONDS = 12, 5
 
 
 def digest(kept: Mapping[str, Any]) -> str:
@@ -38,6 +43,8 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         # Of a delete too, since there the physical id is that of what is deleted.
         return physical, {}
     before = event.get("OldResourceProperties", {}).get("Kept", {})
+    if unknown := [name for name in LATER if kept.get(name) is not None and before.get(name) is None]:
+        before = {**before, **_deployed(event["StackId"], unknown)}
     changed = sorted(
         name
         for name in {*kept, *before}
@@ -53,6 +60,41 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         f"changing {', '.join(changed) or 'this'} would replace the {properties['What']} and lose what is on it; nothing was changed. "
         f"{properties['Fix']}"
     )
+
+
+def _deployed(stack: str, names: Collection[str]) -> dict[str, str]:
+    """What the stack's file system has of these properties; nothing where there is none that could be lost."""
+    listed = _patiently(lambda: boto3.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"])
+    found = [str(item["PhysicalResourceId"]) for item in listed
+             if item["ResourceType"] == "AWS::FSx::FileSystem" and item.get("PhysicalResourceId")]  # fmt: skip
+    if not found:
+        return {}
+    client = boto3.client("fsx")
+    try:
+        (system,) = _patiently(lambda: client.describe_file_systems(FileSystemIds=found)["FileSystems"])
+    except client.exceptions.FileSystemNotFound:
+        return {}
+    lustre = system.get("LustreConfiguration", {})
+    has = {
+        "file_system_type_version": system.get("FileSystemTypeVersion"),
+        "storage_type": system.get("StorageType"),
+        "deployment_type": lustre.get("DeploymentType"),
+        "per_unit_storage_throughput": lustre.get("PerUnitStorageThroughput"),
+    }
+    return {name: str(has[name]) for name in names if has[name] is not None}
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """The answer of a call that IAM may still refuse for some seconds."""
+    for left in reversed(range(DENIED_TRIES)):
+        try:
+            return ask()
+        except ClientError as error:
+            if "AccessDenied" not in error.response["Error"]["Code"] or not left:
+                raise
+            LOG.info("not allowed yet: %s", error)
+            time.sleep(DENIED_SECONDS)
+    raise AssertionError("the last try answers or raises")
 
 
 def _rolls_back(physical: str, wanted: str) -> bool:

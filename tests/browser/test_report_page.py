@@ -56,6 +56,9 @@ const measure = frame => {
     inner: page.innerWidth, scroll: all.documentElement.scrollWidth, dark: page.matchMedia("(prefers-color-scheme: dark)").matches,
     contrast: worst[0], where: worst[1], page: page.getComputedStyle(all.body).backgroundColor,
     chartText: all.querySelector("svg.chart text").getBoundingClientRect().height,
+    wide: [...all.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth).map(box =>
+      [box.getAttribute("aria-label"), page.getComputedStyle(box).backgroundAttachment]),
+    hints: [...all.querySelectorAll(".narrow")].map(hint => hint.getBoundingClientRect().height > 0),
   };
 };
 const frame = document.querySelector("iframe");
@@ -207,6 +210,10 @@ def test_readable_in_a_narrow_window_in_light_and_in_the_dark(
     # Text of normal size needs 4.5 to 1 (WCAG 2.2, 1.4.3).
     assert got["contrast"] >= 4.5, got["where"]
     assert got["chartText"] >= 10  # pixels
+    # Whatever goes on beyond the edge shows so: a shade that stays there until the end is reached.
+    assert all(attachment == "local, local, scroll, scroll" for _, attachment in got["wide"])
+    assert {"Attempts", "Comparison"} & {name for name, _ in got["wide"]}
+    assert got["hints"] == [True] * (runs - 1)
 
 
 def test_an_overflow_would_be_seen(histories: list[keeping.History], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from config import kubernetes_rules
@@ -242,7 +242,6 @@ def _paths(value: Any, prefix: tuple[str | int, ...] = ()) -> list[tuple[str | i
     return [prefix, *(found for key, item in children for found in _paths(item, (*prefix, key)))]
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(kubernetes_rules.KINDS), anything)
 def test_no_shape_of_object_raises(data: st.DataObject, kind: str, value: Any) -> None:
     obj = good(kind)

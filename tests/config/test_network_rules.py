@@ -57,8 +57,18 @@ def said(changes: dict[str, object]) -> list[str]:
         ({"region": "us-gov-west-1"}, "region", "another partition"),
         ({"region": "af-south-1"}, "observability.enabled", "not in af-south-1"),
         ({"region": "sa-east-1"}, "observability.grafana", "Amazon Managed Grafana is not in sa-east-1"),
+        ({"region": "us-east-1", "network.availability_zone_ids": ["use1-az1", "use1-az3"]}, "network.availability_zone_ids[1]",
+         "EKS takes no subnet"),
         ({"network.egress": "closed"}, "access.endpoint", "set private"),
         ({"access.public_cidrs": ["10.0.0.0/8"]}, "access.public_cidrs", "EKS takes no private range"),
+        ({"access.public_cidrs": [f"203.0.113.{number}/32" for number in range(41)]}, "access.public_cidrs", "EKS takes at most 40"),
+        ({"access.administrators": ["arn:aws-us-gov:iam::111122223333:role/x"]}, "access.administrators[0]", "in another partition"),
+        ({"access.training_users": [{"role_arn": "arn:aws:iam::111122223333:role/aws-service-role/eks.amazonaws.com/AWSServiceRoleForX"}]},
+         "access.training_users[0].role_arn", "no service-linked role"),
+        ({"remote_access.domain": {"name": "r" * 60 + ".example.com", "hosted_zone_id": "Z0123456789ABC"}}, "remote_access.domain.name",
+         "at most 64 characters"),
+        ({"serving.namespace": "cert-manager"}, "serving.namespace", "belongs to Kubernetes or an operator"),
+        ({"ray_cluster.namespace": "jupyter-k8s-system"}, "ray_cluster.namespace", "belongs to Kubernetes or an operator"),
         ({"access.public_cidrs": ["1.2.3.4/8"]}, "access.public_cidrs", "this is no IPv4 network"),
     ],
 )  # fmt: skip
@@ -76,6 +86,11 @@ def test_a_network_that_fails_in_aws_is_refused_here(changes: dict[str, object],
         {"network.hyperpod_cidr": "100.64.0.0/16"},
         {"network.existing": EXISTING},
         {"access.public_cidrs": ["0.0.0.0/0", "203.0.113.0/24"]},
+        {
+            "access.administrators": [
+                "arn:aws:iam::111122223333:role/aws-reserved/sso.amazonaws.com/us-west-2/AWSReservedSSO_Admin_0123456789abcdef"
+            ]
+        },
     ],
 )
 def test_what_aws_takes_is_taken(changes: dict[str, object]) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from config.names import Parameter
@@ -39,7 +39,6 @@ def shape(value: Any) -> Any:
     return "text" if isinstance(value, str) else value
 
 
-@settings(deadline=None)
 @given(objects)
 def test_filling_leaves_no_placeholder_and_touches_nothing_else(value: Any) -> None:
     before = copy.deepcopy(value)
@@ -51,7 +50,6 @@ def test_filling_leaves_no_placeholder_and_touches_nothing_else(value: Any) -> N
         assert filled == value
 
 
-@settings(deadline=None)
 @given(mixed)
 def test_a_text_is_filled_part_by_part(text: str) -> None:
     expected = text

@@ -40,9 +40,9 @@ WORKERS = "ml.g7e.12xlarge"
 
 REFUSED = [
     # (text, field, what the sentence says, what the fix says)
-    (reference((WORKERS, "ml.g5.12xlarge")), "gpu_memory_utilization", "needs 18.5 GiB, 0.45 of a GPU of ml.g5.12xlarge is 10.8", "g7e"),
-    (reference((WORKERS, "ml.g5.12xlarge")), "gpu_memory_utilization", "vLLM needs 3 GiB beside it", "or shard the engine"),
-    (reference((WORKERS, "ml.p4d.24xlarge")), "gpu_memory_utilization", "is 18.0", "at least 0.54"),
+    (reference((WORKERS, "ml.g5.12xlarge")), "gpu_memory_utilization", "needs 21.5 GiB (3 of them", "g7e"),
+    (reference((WORKERS, "ml.g5.12xlarge")), "gpu_memory_utilization", "inferred), 0.45 of a GPU of ml.g5.12xlarge is 10.", "or shard"),
+    (reference((WORKERS, "ml.p4d.24xlarge")), "gpu_memory_utilization", "ml.p4d.24xlarge is 1", "at least 0.54"),
     (reference((WORKERS, "ml.r5d.16xlarge")), "instance_type", "needs GPUs", "ml.g7e.12xlarge"),
     (reference(("max_model_len: 16000", "max_model_len: 260000")), "gpu_memory_utilization", "260000 tokens", "p5en"),
     (reference((WORKERS, "ml.g6e.xlarge")), "worker_memory_gib", "gathers 44 GiB", "more memory"),
@@ -110,7 +110,7 @@ def test_environments_that_the_project_carries_pass(name: str) -> None:
         reference((WORKERS, "ml.g6e.48xlarge")),
         reference((WORKERS, "ml.p5.48xlarge")),
         reference(("count: 3", "count: 0")),
-        reference((WORKERS, "ml.g5.12xlarge"), ("gpu_memory_utilization: 0.45", "gpu_memory_utilization: 0.8")),
+        reference((WORKERS, "ml.p4d.24xlarge"), ("gpu_memory_utilization: 0.45", "gpu_memory_utilization: 0.55")),
         reference((WORKERS, "ml.g5.12xlarge"), ("tensor_parallel_size: 1", "tensor_parallel_size: 4")),
         reference(cluster("  shared_memory_gib: 228")),
         reference(cluster("  gcs_fault_tolerance: true\n  redis_address: redis:6379")),

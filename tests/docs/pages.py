@@ -27,6 +27,13 @@ def described(page: Path) -> list[str]:
     return [line for line in _lines(page, "text") if line.split()[0] in PROGRAMS]
 
 
+def mentioned(page: Path) -> list[str]:
+    """Commands in the running text: each begins with a program and a word, in quotes of code."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    quoted = [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", text)]
+    return [each for each in quoted if re.match(rf"({'|'.join(PROGRAMS)}) ", each)]
+
+
 def command(page: str, beginning: str, **names: str) -> str:
     """The one command of a page that begins so, with its names in capitals filled in. A page that no longer shows it fails the caller."""
     path = ROOT / page if page == "README.md" else ROOT / "docs" / page

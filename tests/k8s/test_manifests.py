@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from config import kubernetes_rules, placeholders
@@ -108,7 +108,6 @@ def test_files_hold_the_objects_in_order_of_apply(environment: Environment, obje
         assert [yaml.safe_load(path.read_text()) for path in files] == members
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.text(max_size=30) | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),

@@ -115,6 +115,8 @@ def test_disruption_budget_selects_the_endpoints_workers(objects: Objects) -> No
     wanted = budget["spec"]["selector"]["matchLabels"].items()
     assert wanted <= cluster["workerGroupSpecs"][0]["template"]["metadata"]["labels"].items()
     assert not wanted <= cluster["headGroupSpec"]["template"]["metadata"]["labels"].items()
+    # A number: KubeRay's kinds have no scale, of which a share could be taken. A pod that answers nobody holds no drain up.
+    assert (budget["spec"]["minAvailable"], budget["spec"]["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
 def test_one_namespace_for_both_makes_each_object_once(edited: Edit) -> None:

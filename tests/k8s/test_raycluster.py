@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from config import capacity, kubernetes_rules, names, workload_rules
@@ -222,7 +222,6 @@ def test_image_is_pinned_by_digest_where_the_environment_says_so(edited: Edit) -
 GPU_TYPES = sorted(name for name, instance in INSTANCES.items() if instance.gpus)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(INSTANCES)), st.sampled_from(GPU_TYPES), st.integers(0, 64), st.sampled_from([None, 1, 2]))
 def test_any_pod_fits_what_its_node_can_allocate(head_type: str, worker_type: str, count: int, threads: int | None) -> None:
     env = load("reference")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 from ray.util.accelerators import accelerators
@@ -129,7 +129,6 @@ def test_replicas_fill_nodes(edited: Edit, replicas: int, pods: int, gpus: int) 
 GPU_TYPES = sorted(name for name, instance in INSTANCES.items() if instance.gpus)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(GPU_TYPES), st.integers(1, 8), st.integers(1, 16))
 def test_all_pods_that_a_node_may_get_fit_on_it(instance_type: str, count: int, replicas: int) -> None:
     """As many worker pods as its GPUs take, and the heads of the old and the new endpoint, unless the environment is refused."""

@@ -24,7 +24,7 @@ from tests.kubernetes.deployment import pods, ray
 from training import cluster as launcher
 from training import kubeconfig
 from training.kubernetes import Kubectl
-from training.manifests import changes
+from training.manifests import changed_fields, changes
 
 Json = dict[str, Any]
 REFERENCE, PRODUCTION = load("reference"), load("production")
@@ -251,6 +251,8 @@ def test_a_rayservice_makes_its_cluster_and_waits_for_rays_answer(plane: Control
     assert worker["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] == 8000
     budget = plane.api().get(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}")
     assert budget["spec"]["selector"]["matchLabels"].items() <= worker["metadata"]["labels"].items()
+    live = ray(plane, namespace, "rayservices", name)
+    assert list(changed_fields(live["spec"], service["spec"], "spec")) == [], "what the API server adds is no change"
     # No Ray answers here, so it must not be called ready.
     assert not [
         c

@@ -82,7 +82,7 @@ def identities(env: Environment) -> list[Identity]:
     bucket = names.artifact_bucket(env)
     scripts = names.lifecycle_bucket(env)
     run, adapter = f"{names.RUNS_PREFIX}drill/x", f"{names.ADAPTER_PREFIX}drill/x"
-    events = "/aws/sagemaker/Clusters/hyperpod-rl/1"
+    events = f"{names.hang_log_groups(env)}collector"
     training = Identity(
         env.ray_cluster.namespace,
         names.TRAINING_SERVICE_ACCOUNT,
@@ -162,6 +162,9 @@ def identities(env: Environment) -> list[Identity]:
         },
         {
             "make another log group": lambda pod: pod.client("logs").create_log_group(logGroupName="/aws/lambda/other"),
+            "write another cluster's log": lambda pod: pod.client("logs").create_log_stream(
+                logGroupName="/aws/sagemaker/Clusters/hyperpod-rl-other/1", logStreamName="s"
+            ),
             "delete a log group": lambda pod: pod.client("logs").delete_log_group(logGroupName=events),
             "read a run": _get(bucket, run),
             "query metrics": lambda pod: pod.client("amp").list_workspaces(),
@@ -186,8 +189,8 @@ def problems(env: Environment, owner: boto3.Session) -> list[str]:
     listed = s3.list_object_versions(Bucket=bucket)
     for version in [*listed.get("Versions", []), *listed.get("DeleteMarkers", [])]:
         s3.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
-    for group in ("/aws/sagemaker/Clusters/hyperpod-rl/1", f"{names.hang_log_groups(env)}drill"):
-        logs.delete_log_group(logGroupName=group)
+    for name in ("collector", "drill"):
+        logs.delete_log_group(logGroupName=f"{names.hang_log_groups(env)}{name}")
     return found
 
 

@@ -193,5 +193,9 @@ def _refused_without_harm(deployment: Deployment, file_system: str) -> None:
         status = deployment.cloud.update(stack, template)
         assert status == "UPDATE_ROLLBACK_COMPLETE", f"{stack}: {status}"
         assert re.search(said, " ".join(deployment.cloud.failures(stack))), deployment.cloud.failures(stack)
+    # Other addresses for the nodes make a second subnet, which CloudFormation would do; nothing of it is begun.
+    moved = json.loads(json.dumps(deployment.made.templates["Network"]).replace(deployment.settings.network.hyperpod_cidr, "10.2.0.0/16"))
+    assert deployment.cloud.update("Network", moved) == "UPDATE_ROLLBACK_COMPLETE"
+    assert any("changing hyperpod_cidr would replace the network" in why for why in deployment.cloud.failures("Network"))
     assert _resources() == before
     assert [identifier for identifier, _ in deployment.capacities()] == [file_system]

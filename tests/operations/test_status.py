@@ -252,6 +252,15 @@ def test_what_does_not_answer_says_so_and_the_rest_is_shown(env: Environment) ->
     assert set(seen.document()["not_known"]) == {"addons", "cluster", "ray"}
 
 
+def test_of_two_file_systems_of_one_name_the_newer_one_is_in_use(env: Environment) -> None:
+    tags = [{"Key": "Name", "Value": "hyperpod-rl-mine"}]
+    both = [{"FileSystemId": f"fs-{age}", "StorageCapacity": 1200, "Lifecycle": "AVAILABLE", "Tags": tags, "CreationTime": day}
+            for age, day in (("0123456789abcdef0", 1_700_000_000), ("0123456789abcdef1", 1_800_000_000))]  # fmt: skip
+    seen = _look(env, fsx__describe_file_systems={"FileSystems": both}).parts["file_system"]
+    assert seen.data["id"] == "fs-0123456789abcdef1"
+    assert "an older one of this name is there, too, and costs: fs-0123456789abcdef0" in seen.lines[1]
+
+
 def test_a_file_system_without_metrics_is_not_called_empty(env: Environment) -> None:
     (line,) = (line for line in _look(env, cloudwatch__get_metric_statistics={"Datapoints": []}).lines() if line.startswith("file system"))
     assert (

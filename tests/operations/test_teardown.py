@@ -6,7 +6,7 @@ from config.names import Stack
 from operations.teardown import plan
 from tests.operations.conftest import ACCOUNT, Variant
 
-ALL = [which.value for which in Stack]
+ALL = {which.value: "CREATE_COMPLETE" for which in Stack}
 
 
 def test_with_destroy_everything_goes(variant: Variant) -> None:
@@ -44,10 +44,19 @@ def test_termination_protection_stops_it_at_once(variant: Variant) -> None:
 
 
 def test_only_what_is_there_is_named_and_running_runs_refuse(variant: Variant) -> None:
-    found = plan(variant(), stacks=["Network"], running=["maze-grpo-1"])
+    found = plan(variant(), stacks={"Network": "CREATE_COMPLETE"}, running=["maze-grpo-1"])
     assert found.goes == []
     assert found.stays == []
     assert [line for line in found.lines if line.startswith("refused")] == [
         "refused  run maze-grpo-1 has not ended: hyperpod-rl stop maze-grpo-1, or let its work be lost with "
         "kubectl annotate raycluster skyrl-visgym -n training hyperpod-rl/may-lose-jobs=true"
     ]
+
+
+def test_a_stack_that_is_still_being_changed_refuses(variant: Variant) -> None:
+    """A destroy beside an update leaves what the update makes last."""
+    found = plan(
+        variant({"storage.removal": "destroy"}), stacks={**ALL, "HyperPod": "UPDATE_IN_PROGRESS", "Data": "REVIEW_IN_PROGRESS"}, running=[]
+    )
+    assert found.refused == ["stack hyperpod-rl-mine-HyperPod is UPDATE_IN_PROGRESS: wait for its end (hyperpod-rl --env mine status)"]
+    assert found.document()["changing"] == found.refused

@@ -74,6 +74,27 @@ def test_no_script_holds_an_expression_that_somebody_else_writes(name: str) -> N
         assert "${{" not in step.get("run", "")
 
 
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_pinned_by_commit(name: str) -> None:
+    """Whoever may move a tag of theirs would run with our rights."""
+    for _, step in steps(WORKFLOWS[name]):
+        assert "uses" not in step or re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"]), step
+
+
+def test_an_edited_text_neither_ends_nor_stands_in_for_the_checks() -> None:
+    workflow = WORKFLOWS["pull-request"]
+    check = workflow["jobs"]["check"]
+    assert "concurrency" not in workflow, "one group for all jobs: an edited text would cancel the checks"
+    if "if" in check:  # a job that is left out counts as passed, under its name
+        assert "github.event.action == 'edited' &&" in check["name"]
+        assert "github.event.action == 'edited' && github.run_id" in check["concurrency"]["group"]
+
+
+def test_the_review_compares_with_what_the_merge_is_made_of() -> None:
+    (script,) = [step["run"] for job, step in steps(WORKFLOWS["pull-request"]) if "hyperpod-rl review" in step.get("run", "")]
+    assert '--base "HEAD^1"' in script
+
+
 def test_a_deploy_waits_for_approval_after_its_plan() -> None:
     jobs = WORKFLOWS["deploy"]["jobs"]
     assert jobs["deploy"]["needs"] == "plan"

@@ -58,7 +58,7 @@ def test_an_alias_is_moved_with_its_history(store: Store) -> None:
     assert after.previous == ONE
     assert [(move.release, move.by, move.reason) for move in after.history] == [(ONE, "ada", "first"), (TWO, "bob", "better")]
     stored = json.loads((store.get(names.alias_key("current")) or (b"",))[0])
-    assert set(stored) == {"alias", "release", "history"}
+    assert set(stored) == {"format", "alias", "release", "history"}
 
 
 def test_moving_to_where_it_is_writes_nothing(store: Store, s3: MemoryS3) -> None:
@@ -165,6 +165,22 @@ def test_a_rollback_to_a_retired_release_is_refused(store: Store) -> None:
     assert current(store).release == TWO
 
 
+def test_nobody_is_sent_to_a_release_whose_weights_were_deleted_by_hand(store: Store) -> None:
+    aliases.move(store, "current", ONE, reason="")
+    aliases.move(store, "current", TWO, reason="")
+    for lost in (ONE, THREE):
+        store.delete(names.release_key(lost, names.ADAPTER_WEIGHTS))
+    with pytest.raises(Refused, match=f"the weights of {THREE} are gone from the bucket"):
+        aliases.move(store, "current", THREE, reason="")
+    with pytest.raises(Refused, match=f"the weights of {ONE} are gone from the bucket"):
+        aliases.rollback(store)
+    assert current(store).release == TWO
+    # The one that users have may be broken itself: that is what a rollback is for.
+    store.put(names.release_key(ONE, names.ADAPTER_WEIGHTS), b"w")
+    store.delete(names.release_key(TWO, names.ADAPTER_WEIGHTS))
+    assert aliases.rollback(store).release == ONE
+
+
 def test_a_release_that_an_alias_names_is_not_retired(store: Store, s3: MemoryS3) -> None:
     aliases.move(store, "canary", ONE, reason="")
     before = dict(s3.objects)
@@ -241,6 +257,20 @@ def test_a_garbled_alias_is_one_sentence_and_is_not_written_over(store: Store, s
             work()
     assert s3.objects[names.alias_key("current")][0] == body
     assert releases.exists(store, TWO)
+
+
+def test_an_alias_of_a_newer_version_is_neither_read_nor_written_over(store: Store, s3: MemoryS3) -> None:
+    """Writing it anew would lose what this version does not know of."""
+    aliases.move(store, "current", ONE, reason="first")
+    key = names.alias_key("current")
+    newer = json.dumps({**json.loads(s3.objects[key][0]), "format": 2, "weights": {"a": 1}}).encode()
+    store.put(key, newer)
+    for change in (
+        lambda: aliases.read(store, "current"), lambda: aliases.move(store, "current", TWO, reason="x"), lambda: aliases.rollback(store),
+    ):  # fmt: skip
+        with pytest.raises(Failed, match="written by a newer hyperpod-rl"):
+            change()
+    assert s3.objects[key][0] == newer
 
 
 def test_one_unreadable_record_does_not_hide_the_other_releases(store: Store) -> None:

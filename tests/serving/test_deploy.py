@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
@@ -15,7 +16,7 @@ from cli.main import run
 from config import ingress, names
 from config.environment import Environment
 from config.load import load
-from config.problems import Refused, Unreachable
+from config.problems import Failed, Refused, Unreachable
 from k8s import rayservice, serve_config
 from serving import aliases, deploy
 from serving.store import Store
@@ -121,6 +122,86 @@ def test_an_edit_that_kuberay_never_acknowledges_is_not_waited_for_without_end(e
     assert server.looks, "well before the time was over"
 
 
+@pytest.mark.parametrize(
+    ("reason", "status", "said"),
+    [
+        ("InitializingTimeout", "", "KubeRay has given it up (not ready within 60m)"),
+        ("ValidationFailed", "", "KubeRay does not accept it (not ready within 60m)"),
+        ("Initializing", "DEPLOY_FAILED", "Serve has given up application llm"),
+    ],
+)
+def test_what_kuberay_or_serve_has_given_up_ends_the_wait(
+    env: Environment, server: ApiServer, tmp_path: Path, reason: str, status: str, said: str
+) -> None:
+    """Neither tries again by itself, and the GPUs cost money for the rest of the hour."""
+    live = service(ready=False, status=status or "DEPLOYING", message="NoCredentialsError: Unable to locate credentials")
+    live["status"]["conditions"][0] |= {"reason": reason, "message": "not ready within 60m"}
+    server.after_apply = lambda: server.objects.update({("RayService", env.serving.name): live})
+    with pytest.raises(Failed) as gave_up:
+        up(env, server, tmp_path, memory_store(), minutes=60)
+    assert said in str(gave_up.value)
+    assert ("NoCredentialsError" in str(gave_up.value)) is (status == "DEPLOY_FAILED")
+
+
+def lived(env: Environment, strategy: str) -> dict[str, Any]:
+    """A ready RayService with the cluster of today's manifests."""
+    spec = {"serveConfigV2": serve_config.text(serve_config.serve_config(env)), "rayClusterConfig": rayservice.cluster_spec(env)}
+    return {**service(), "spec": {**spec, "upgradeStrategy": {"type": strategy}}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "path", "value", "heeded"),
+    [
+        ("None", "rayVersion", "2.0.0", False),
+        ("NewCluster", "rayVersion", "2.0.0", True),
+        ("None", "workerGroupSpecs.0.replicas", 9, False),
+        ("NewCluster", "workerGroupSpecs.0.replicas", 9, False),
+        ("NewCluster", "headGroupSpec.template.spec.tolerations", [{"key": "x", "operator": "Exists"}], False),
+    ],
+)
+def test_a_change_that_kuberay_passes_over_is_refused(
+    env: Environment, server: ApiServer, tmp_path: Path, strategy: str, path: str, value: object, heeded: bool
+) -> None:
+    """Else the command would tell of a ready endpoint while the old one answers, or wait an hour for pods that nobody makes."""
+    live = lived(env, strategy)
+    *parents, last = path.split(".")
+    at: Any = json.loads(json.dumps(live["spec"]["rayClusterConfig"]))
+    live["spec"]["rayClusterConfig"] = at
+    for parent in parents:
+        at = at[int(parent) if parent.isdigit() else parent]
+    at[last] = value
+    server.objects[("RayService", env.serving.name)] = live
+    found = deploy.manifests(env, "reference", root=written(env, tmp_path, upgradeStrategy={"type": strategy}))
+    if path.endswith("tolerations"):
+        # The environment's head carries none; one that it has and the live one has not is what somebody would add.
+        found.ray["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["tolerations"] = [{"key": "y", "operator": "Exists"}]
+    kubectl = Kubectl(env, execute=FakeKubectl(server))
+    if heeded:
+        deploy.check(kubectl, found)
+        return
+    with pytest.raises(Refused) as refused:
+        deploy.check(kubectl, found)
+    [problem] = refused.value.problems
+    assert last in str(problem)
+    assert "serve down" in str(problem)
+
+
+def test_a_change_of_serves_own_configuration_is_applied_in_place(env: Environment, server: ApiServer, tmp_path: Path) -> None:
+    live = lived(env, "None")
+    live["spec"]["serveConfigV2"] = "applications: []\n"
+    server.objects[("RayService", env.serving.name)] = live
+    assert up(env, server, tmp_path, memory_store()).ready
+
+
+def test_one_that_kuberay_has_given_up_must_go_first(env: Environment, server: ApiServer, tmp_path: Path) -> None:
+    live = service(ready=False)
+    live["status"]["conditions"][0] |= {"reason": "InitializingTimeout", "message": "not ready within 60m"}
+    server.objects[("RayService", env.serving.name)] = live
+    with pytest.raises(Refused, match="KubeRay has given it up and looks at no change of it"):
+        up(env, server, tmp_path, memory_store())
+    assert server.applied == []
+
+
 def test_shared_gpus_need_the_raycluster_down(env: Environment, server: ApiServer, tmp_path: Path) -> None:
     server.put("RayCluster", "skyrl-visgym", spec={}, status={})
     store = memory_store()
@@ -151,6 +232,22 @@ def test_everything_that_is_missing_is_said_at_once(env: Environment, server: Ap
     server.forbidden = {"Node"}
     server.put("Secret", "maze-vlm-api-keys", data={"keys": "aw=="})
     assert up(keyed, server, tmp_path, memory_store()).ready
+
+
+@pytest.mark.parametrize(("file", "said"), [(b"key-1\r\n", ""), (b"alice: key-1\n", "line 1 of it holds blanks"), (b"\n", "no API key")])
+def test_keys_that_the_endpoint_would_not_start_with_are_refused_before(
+    env: Environment, server: ApiServer, tmp_path: Path, file: bytes, said: str
+) -> None:
+    env = env.model_copy(update={"serving": env.serving.model_copy(update={"authentication": "api-key"})})
+    server.put("Secret", names.api_keys_secret(env), data={names.API_KEYS_ENTRY: base64.b64encode(file).decode()})
+    found, kubectl = deploy.manifests(env, "reference", root=written(env, tmp_path)), Kubectl(env, execute=FakeKubectl(server))
+    if not said:
+        deploy.check(kubectl, found)
+        return
+    with pytest.raises(Refused) as refused:
+        deploy.check(kubectl, found)
+    assert said in str(refused.value)
+    assert "key-1" not in str(refused.value)
 
 
 def test_nodes_that_are_not_ready_do_not_count(env: Environment, server: ApiServer, tmp_path: Path) -> None:
@@ -238,11 +335,14 @@ def test_the_command(env: Environment, server: ApiServer, monkeypatch: pytest.Mo
     said = json.loads(capsys.readouterr().out)
     assert (said["ready"], said["url"], said["aliases"]) == (True, None, {})
     assert said["cluster_url"] == "http://maze-vlm-serve-svc.serving:8000"
-    for file in names.ADAPTER_CONFIG, names.RELEASE_RECORD:
+    for file in names.ADAPTER_WEIGHTS, names.ADAPTER_CONFIG, names.RELEASE_RECORD:
         store.put(names.release_key("maze-grpo-s20-aaaaaaaa", file), b"{}")
     aliases.move(store, "current", "maze-grpo-s20-aaaaaaaa", reason="t", by="t")
     assert run(["serve", "status"]) == 0
     assert "  visgym-qwen3vl:current: maze-grpo-s20-aaaaaaaa" in capsys.readouterr().out.splitlines()
+    store.delete(names.release_key("maze-grpo-s20-aaaaaaaa", names.ADAPTER_WEIGHTS))  # by hand
+    assert run(["serve", "status"]) == 0
+    assert "current: maze-grpo-s20-aaaaaaaa, which is not whole in the bucket: requests for it answer 404" in capsys.readouterr().out
     server.put("RayCluster", "skyrl-visgym", spec={}, status={})
     assert run(["serve", "up", "--dry-run"]) == 2
     assert "run `cluster down` before `serve up`" in capsys.readouterr().err

@@ -39,6 +39,9 @@ def test_addresses_in_their_order(env: Environment) -> None:
     assert endpoint.address(kubectl(env, server)) == "http://127.0.0.9:8000"
     with endpoint.reach(kubectl(env, server), start=pytest.fail) as url:
         assert url == "http://127.0.0.9:8000"
+    server.put("Service", "maze-vlm-serve-svc", spec={"externalIPs": ["127.0.0.9"], "ports": [{"name": "serve", "port": 8077}]})
+    assert endpoint.address(kubectl(env, server)) == "http://127.0.0.9:8077", "the Service says where it answers"
+    server.put("Service", "maze-vlm-serve-svc", spec={"externalIPs": ["127.0.0.9"]})
     balanced = kubectl(with_balancer(env), server)
     assert endpoint.address(balanced) == "http://127.0.0.9:8000", "while the load balancer has no name yet"
     server.put("Service", "maze-vlm-internal", status={"loadBalancer": {"ingress": [{"hostname": "nlb.elb.us-west-2.amazonaws.com"}]}})

@@ -218,7 +218,10 @@ def test_the_command_writes_a_result_into_the_runs_folder(
         command = ["--env", "local", "evaluate", "--endpoint", server.url, "--model", "base", "--set", "fresh",
                    "--run-id", "demo", "--step", "50", "--json"]  # fmt: skip
         assert run(command) == 0
-    document = json.loads(capsys.readouterr().out)
+        document = json.loads(capsys.readouterr().out)
+        elsewhere = tmp_path / "fresh.json"
+        assert run([*command[:-5], "--mazes", "2", "--output", str(elsewhere)]) == 0
+        assert results.read(elsewhere).maze_set == "fresh"
     path = tmp_path / "runs" / "demo" / "evaluations" / "step-50-fresh.json"
     assert document["output"] == str(path)
     written = results.read(path)

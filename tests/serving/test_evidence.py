@@ -129,3 +129,16 @@ def test_of_several_results_the_newest_that_can_be_used_counts(shared: Path) -> 
     assert counted(new, old) == 40
     assert counted(played(64, "2026-11-29T12:00:00+00:00", max_tokens=63), old) == 30, "one that was cut short is no reason to play again"
     assert counted(*[old.model_copy(update={"mazes": old.mazes[:-1] + old.mazes[:1]})] * 2) is None
+
+
+def test_each_result_of_the_same_bytes_tells_how_often_they_were_played(tmp_path: Path) -> None:
+    path = tmp_path / "step-10-fresh.json"
+    one = Result(model="m", endpoint="e", task="built-in", maze_set="fresh", max_turns=15, run_id=RUN, step=10, mazes=(), export_digest="a")
+    unknown, other = (one.model_copy(update={"export_digest": digest}) for digest in (None, "b"))
+    elsewhere = other.model_copy(update={"run_id": "other"})
+    for result, tries in ((one, 1), (one, 2), (unknown, 3), (one, 4), (other, 1), (elsewhere, 1)):
+        counted = results.counted(path, result)
+        assert counted.tries == tries
+        results.write(path, counted)
+    path.write_text("{}")
+    assert results.counted(path, one).tries == 1

@@ -169,6 +169,54 @@ def test_samples_of_one_maze_are_no_further_mazes(shared: Path) -> None:
     assert "the candidate was not evaluated maze by maze (trainer.dump_eval_results with one sample a maze" in verdict.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "file", "counts"),
+    [
+        (range(64), None, True),
+        (range(96), None, True),
+        (range(63), None, False),
+        (range(8), None, False),
+        (range(1, 65), None, False),
+        (range(64), "/shared/datasets/{maze}/aaaaaaaa-bbbbbbbb/eval-64/train.parquet", True),
+        (range(64), "/shared/datasets/{maze}/aaaaaaaa-bbbbbbbb/train-64/train.parquet", False),
+        (range(64), "/shared/datasets/maze_2d-tiny/aaaaaaaa-bbbbbbbb/eval-64/train.parquet", False),
+        (range(64), "/shared/mine/easy.parquet", False),
+    ],
+)
+def test_fewer_and_other_mazes_are_no_evidence(seeds: range, file: str | None, counts: bool) -> None:
+    """Eight easy mazes gained and none lost would be p = 0.004: the gate plays the held-out set itself instead."""
+    told = evaluation(10, GOOD, mazes=96).results
+    rows = tuple(replace(told[row], row=row, seed=seed) for row, seed in enumerate(seeds))
+    record = make_record(evaluations=(evaluation(10, GOOD).model_copy(update={"results": rows, "mazes": len(rows)}),))
+    if file is not None:
+        path = file.format(maze=ENV.training.maze.replace("/", "-"))
+        record = record.model_copy(update={"overrides": {**record.overrides, "data.val_data": [path]}})
+    assert (gate.of_dump(ENV, record, 10, "candidate") is not None) is counts
+
+
+def test_whoever_tries_often_must_show_more(shared: Path) -> None:
+    """By chance alone the best of ten tries passes a level of 5 % in 18 of 100 cases (64 mazes, solve rate 0.4, simulated)."""
+
+    def p_needed(verdict: Verdict) -> tuple[bool, str]:
+        rule = next(each for each in verdict.rules if each.name == "better than baseline (fresh)")
+        return rule.passed, rule.said
+
+    once = judged(shared, record_of(GOOD), played=fresh("candidate", 23))
+    assert p_needed(once)[0]
+    assert p_needed(once)[1].startswith("6 mazes gained, 0 lost of 64: +0.094")
+    assert p_needed(once)[1].endswith("p = 0.016 (needs 0.05 or less)")
+    found = export.checked(ENV, record_of(GOOD), 10)
+    again = judged(shared, record_of(GOOD), played=replace(fresh("candidate", 23), tries=2), found=found)
+    assert not p_needed(again)[0]
+    assert "(needs 0.0083 or less, since this is look 2 at these mazes)" in p_needed(again)[1]
+    # Another export of the run was judged on the same fresh mazes; the same one judged again is no further look.
+    other = once.model_copy(update={"export_digest": "sha256:another", "step": 20})
+    for verdicts, passes in (((once, once), True), ((once, other), False)):
+        record = record_of(GOOD).model_copy(update={"verdicts": verdicts})
+        assert p_needed(judged(shared, record, played=fresh("candidate", 23), found=found))[0] is passes
+    assert sum(gate.level_of(0.05, looks) for looks in range(1, 10_000)) < 0.075
+
+
 def without_seeds(told: Evaluation, *, of: int = 64) -> Evaluation:
     rows = tuple(replace(maze, seed=None) if maze.row < of else maze for maze in told.results)
     return told.model_copy(update={"results": rows})

@@ -77,6 +77,8 @@ def test_gate_promote_alias_rollback_retire(
     assert run("alias", "current") == 0
     history = capsys.readouterr().out
     assert history.index("rollback from") < history.index("better") < history.index("promoted from run demo")
+    assert run("alias", "canary", second, "--share", "0.2") == 0
+    assert run("alias", "canary", "--remove") == 0
     assert run("retire", second, "--dry-run") == 0
     assert releases.exists(opened, second)
     assert run("retire", second) == 0

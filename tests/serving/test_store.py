@@ -50,6 +50,30 @@ def test_what_s3_refuses_is_one_sentence() -> None:
         store.put("key", b"")
 
 
+def test_an_answer_that_was_cut_short_or_is_slow_down_is_no_object() -> None:
+    import hashlib
+    import io
+
+    from botocore.exceptions import ClientError
+    from botocore.response import StreamingBody
+
+    class Cut:
+        def get_object(self, **given: Any) -> Any:
+            return {"Body": StreamingBody(io.BytesIO(b"half"), 8), "ETag": "x"}
+
+        def head_object(self, **given: Any) -> Any:
+            answer = {"Error": {"Code": "SlowDown", "Message": "Please reduce your request rate."}}
+            raise ClientError({**answer, "ResponseMetadata": {"HTTPStatusCode": 503}}, "HeadObject")
+
+    store = Store(Cut(), "artifacts")
+    for ask in (store.get, store.sha256, store.head):
+        with pytest.raises(Unreachable, match="bucket artifacts"):
+            ask("key")
+    whole = memory_store()
+    whole.put("key", b"x" * 100)
+    assert (whole.sha256("key"), whole.sha256("none")) == (hashlib.sha256(b"x" * 100).hexdigest(), None)
+
+
 def test_the_local_environment_opens_no_bucket_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with pytest.raises(Refused, match="local cloud"):

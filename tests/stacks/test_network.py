@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from config.environment import Environment
+from stacks.handlers import guard
 from stacks.network import Network, ranges
 from tests.stacks.conftest import Resources, by_type
 
@@ -54,7 +55,7 @@ def test_an_own_network_gets_our_security_groups_and_nothing_else(variant: Varia
     plain, made = resources(Network, variant("reference", {})), resources(Network, variant("reference", {"network.existing": EXISTING}))
     assert by_type(plain, made) == {**WAY_OUT, **INSIDE}
     assert by_type(made, plain) == {}
-    kinds = {body["Type"] for body in made.values()}
+    kinds = {body["Type"] for name, body in made.items() if not name.startswith("Guard")}
     assert kinds == {"AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroupIngress", "AWS::EC2::SecurityGroupEgress", "AWS::SSM::Parameter"}
     published = {
         body["Properties"]["Name"].rsplit("/", 1)[-1]: body["Properties"]["Value"]
@@ -94,3 +95,42 @@ def test_subnets_fit_the_range_and_do_not_overlap(cidr: str, zones: int, prefix:
     assert {network.prefixlen for network in made} == {prefix}
     assert all(network.subnet_of(IPv4Network(cidr)) for network in made)
     assert not any(one.overlaps(two) for index, one in enumerate(made) for two in made[index + 1 :])
+
+
+def test_a_zone_more_moves_no_subnet_that_is_there(variant: Variant, resources: Callable[..., Resources]) -> None:
+    """A subnet whose range changes is replaced, and its successor's range would still be taken."""
+    two = resources(Network, variant("reference", {}))
+    three = resources(Network, variant("reference", {"network.availability_zone_ids": ["usw2-az2", "usw2-az1", "usw2-az3"]}))
+    subnets = {name: body for name, body in two.items() if body["Type"] == "AWS::EC2::Subnet"}
+    assert {name: three[name] for name in subnets} == subnets
+    assert set(by_type(three, two)) == {f"{kind}Subnet3{more}" for kind in ("Cluster", "Public") for more in ("", "Routes")} | {
+        "PublishClusterSubnetId3"
+    }
+    assert three["Guard"] == two["Guard"], "so the guard lets it come"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"network.availability_zone_ids": ["usw2-az1", "usw2-az2"]}, "availability_zone_ids 1, availability_zone_ids 2"),
+        ({"network.availability_zone_ids": ["usw2-az2", "usw2-az3"]}, "availability_zone_ids 2"),
+        ({"network.hyperpod_cidr": "10.2.0.0/16"}, "hyperpod_cidr"),
+        ({"network.cidr": "10.193.0.0/16"}, "cidr"),
+        ({"network.existing": EXISTING}, "vpc_id"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_would_make_a_second_network_is_refused_before_anything_is_made(
+    variant: Variant, resources: Callable[..., Resources], changes: dict[str, object], named: str
+) -> None:
+    """Without that, file system and clusters stay in the old one, which no stack owns any more, and there is no way back."""
+    old, new = (resources(Network, variant("reference", each))["Guard"]["Properties"] for each in ({}, changes))
+    event = {"RequestType": "Update", "StackId": "s", "PhysicalResourceId": guard.digest(old["Kept"]),  # type: ignore[index, call-overload]
+             "ResourceProperties": new, "OldResourceProperties": old}  # fmt: skip
+    with pytest.raises(RuntimeError, match=f"changing .*{named}.* would replace the network .*nothing was changed. Take it back"):
+        guard.work(event)
+    made = resources(Network, variant("reference", changes))
+    kinds = ("AWS::EC2::VPC", "AWS::EC2::VPCCidrBlock") if "Vpc" in made else ("AWS::EC2::SecurityGroup",)
+    first = {name: body for name, body in made.items() if body["Type"] in kinds or name in ("HyperPodSubnet", "ClusterSubnet1")}
+    assert first
+    assert {name for name, body in first.items() if "Guard" not in body.get("DependsOn", [])} == set()  # type: ignore[operator]

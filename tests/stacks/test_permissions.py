@@ -170,6 +170,47 @@ def test_fsx_may_use_the_key_of_the_bucket_that_it_exports_to(assemblies: Callab
     assert "hyperpod-rl-production-111122223333-us-west-2" in json.dumps(statement["Condition"])
 
 
+# Services that anybody's account can ask to act, and what their documentation has a trust policy name. HyperPod is not among them
+# (stacks/hyperpod.py says why), nor are Lambda, EKS and Step Functions, whose roles nobody hands over who may not pass them.
+NARROWED = {
+    "vpc-flow-logs.amazonaws.com": {"aws:SourceAccount", "aws:SourceArn"},
+    "codebuild.amazonaws.com": {"aws:SourceAccount", "aws:SourceArn"},
+    "grafana.amazonaws.com": {"aws:SourceAccount"},
+    "pods.eks.amazonaws.com": {"aws:SourceAccount", "aws:SourceArn"},
+}
+UNNARROWED = {
+    "lambda.amazonaws.com",
+    "eks.amazonaws.com",
+    "states.amazonaws.com",
+    "sagemaker.amazonaws.com",
+    "hyperpod.sagemaker.amazonaws.com",
+}
+
+
+def test_no_service_can_be_made_a_confused_deputy(assembly: Assembly, everything: Assembly) -> None:
+    """https://docs.aws.amazon.com/IAM/latest/UserGuide/confused-deputy.html"""
+    seen = set()
+    for made in (assembly, everything):
+        for name, kind, statement in statements(made):
+            service = statement.get("Principal", {}).get("Service") if kind == "AWS::IAM::Role" else None
+            if not isinstance(service, str):
+                continue
+            keys = {key for tests in statement.get("Condition", {}).values() for key in tests}
+            assert service in UNNARROWED or NARROWED[service] <= keys, name
+            seen.add(service)
+    assert set(NARROWED) <= seen
+
+
+def test_the_collector_reads_and_writes_its_own_clusters_logs_alone(everything: Assembly) -> None:
+    (name,) = [name for name in everything.resources("AWS::IAM::Role", "Observability") if "Collector" in name]
+    found = [statement for where, _, statement in statements(everything) if where == name and "Resource" in statement]
+    for statement in found:
+        if any(action in listed(statement["Action"]) for action in ("logs:PutLogEvents", "logs:GetLogEvents", "logs:StartQuery")):
+            assert all(
+                ":log-group:/aws/sagemaker/Clusters/hyperpod-rl-reference/*" in json.dumps(each) for each in listed(statement["Resource"])
+            )
+
+
 def test_pods_are_trusted_for_this_account_and_this_cluster_alone(assembly: Assembly) -> None:
     found = [
         statement

@@ -10,7 +10,10 @@ import pytest
 from config import load, names
 from config.cloudformation import references
 from config.environment import Environment
+from operations import footprint
+from operations.doctor import addons
 from tests.stacks.assembly import Assembly, texts
+from tests.stacks.conftest import EVERYTHING, changed
 
 ENVIRONMENTS = ("reference", "production", "local")
 
@@ -337,3 +340,19 @@ def test_nothing_in_a_template_names_this_machine_or_a_credential(assembly: Asse
     assert str(load.ROOT) not in text
     for word in ("AKIA", "aws_secret", "BEGIN PRIVATE KEY", "BEGIN RSA"):
         assert word not in text
+
+
+@pytest.mark.parametrize("name", ["reference", "production", "local", "everything"])
+def test_doctor_asks_for_the_add_ons_that_the_stacks_install_and_no_other(
+    name: str, assemblies: Callable[[str], Assembly], request: pytest.FixtureRequest
+) -> None:
+    """One more would fail a deployment that never wanted it."""
+    made = request.getfixturevalue("everything") if name == "everything" else assemblies(name)
+    settings = changed("reference", EVERYTHING) if name == "everything" else load.load(name)
+    installed = {body["Properties"]["AddonName"]: body["Properties"]["AddonVersion"] for body in made.resources("AWS::EKS::Addon").values()}
+    assert addons.wanted(settings) == installed
+
+
+def test_what_costs_is_counted_alike_in_the_environment_and_in_its_templates(everything: Assembly) -> None:
+    """Of the shipped environments tests/operations/review holds them together; here is all that can be added."""
+    assert footprint.of_templates(everything.templates) == footprint.of_environment(changed("reference", EVERYTHING))

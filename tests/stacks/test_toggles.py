@@ -235,6 +235,14 @@ def test_studio_is_a_stack_of_its_own(variant: Variant, resources: Callable[...,
     }
     assert passing["Home"]["DependsOn"] == ["User"], "it goes before the profile and the domain"
     assert "eks:AccessKubernetesApi" in json.dumps(made)
+    assert "SpacePolicy" not in json.dumps(made)
+    spaces = resources(Studio, variant("reference", {"studio.enabled": True, "remote_access.domain": DOMAIN}))
+    policies = {
+        json.dumps(policy["PolicyArn"]).rpartition("/")[2].strip('"]} '): policy["AccessScope"].get("Namespaces")
+        for policy in spaces["UserAccess"]["Properties"]["AccessPolicies"]  # type: ignore[index]
+    }
+    assert policies["AmazonSagemakerHyperpodSpacePolicy"] == ["training", "serving"]
+    assert policies["AmazonSagemakerHyperpodSpaceTemplatePolicy"] == ["jupyter-k8s-system", "jupyter-k8s-shared"]
 
 
 DOMAIN = {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABC"}
@@ -268,6 +276,8 @@ def test_a_domain_brings_spaces_and_all_that_its_web_ui_needs(variant: Variant, 
     assert {body["Properties"].get("KeySpec", "SYMMETRIC_DEFAULT") for body in named.values() if body["Type"] == "AWS::KMS::Key"} == {
         "SYMMETRIC_DEFAULT"
     }  # type: ignore[attr-defined]
+    records = json.loads(named["ExternalDns"]["Properties"]["ConfigurationValues"])  # type: ignore[index]
+    assert records == {"policy": "sync", "registry": "txt", "txtOwnerId": "hyperpod-rl-reference"}, "its own, as leaks looks for them"
     text = json.dumps(named["Spaces"]["Properties"]["ConfigurationValues"])  # type: ignore[index]
     assert "ray.example.com" in text
     assert "internet-facing" in text

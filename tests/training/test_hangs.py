@@ -62,6 +62,8 @@ def test_an_event_since_the_attempt_began(logs: Logs) -> None:
     clock[0] += 61
     assert asking(2001.0) is None  # older than the attempt
     assert len(logs.asked) == 2
+    clock[0] -= 3600  # the clock was set back
+    assert asking(1990.0) is not None
 
 
 def test_a_log_group_that_is_not_there_yet(logs: Logs) -> None:
@@ -103,7 +105,11 @@ def test_the_local_cloud_is_not_asked() -> None:
 def test_the_supervisor_stops_what_hyperpod_calls_hung(shared: Path) -> None:
     ray, time = Scripted(), Time()
     start(ray, (run_folder.log(range(3)), "RUNNING", ""), DONE)
-    link, words = connection(ray), iter(["HANG_DETECTED rank 3"])
+    link, words, asked = connection(ray), iter(["HANG_DETECTED rank 3"]), list[float]()
+
+    def hang(since: float) -> str | None:
+        asked.append(since)
+        return next(words, None)
 
     def watch(link: Any, attempt: jobs.Attempt) -> Iterator[Any]:
         if attempt.number == 1:
@@ -113,10 +119,12 @@ def test_the_supervisor_stops_what_hyperpod_calls_hung(shared: Path) -> None:
 
     one = Supervisor(
         link, "maze-1", specification, lambda: READY, keeping.Keeper(link, "maze-1", now=time.now), limits=Limits(), clock=time,
-        watch=watch, hang=lambda since: next(words, None),
+        watch=watch, hang=hang,
     )  # fmt: skip
     events = list(one.run())
     assert events[-1].succeeded
     texts = [event.text for event in events if hasattr(event, "text")]
     assert any("attempt 1 hangs before its first step: HyperPod says so: HANG_DETECTED rank 3" in text for text in texts)
     assert "stop" in ray.calls
+    # Since the attempt began, not since somebody looked: a supervisor that was away for an hour has missed nothing.
+    assert asked[0] == ray.jobs["maze-1-a1"].start_time / 1000

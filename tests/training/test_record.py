@@ -21,7 +21,7 @@ from config.problems import Failed
 from tests.training import run_folder
 from tests.training.fakes import FakeRay, connection
 from training import follow as following
-from training import jobs, keeping, layout, record, recording, series
+from training import jobs, keeping, layout, provenance, record, recording, series
 from training.solve_rate import SolveRate
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -127,13 +127,27 @@ def test_an_attempt_that_only_left_its_start(shared: Path) -> None:
     assert [(a.number, a.status, a.started) for a in got.attempts] == [(1, "LOST", "2026-11-29T10:00:00+00:00")]
 
 
-def test_a_changed_environment_file_is_said(shared: Path) -> None:
-    ray, other = FakeRay(), load("reference")
-    changed = other.model_copy(update={"tags": {"team": "x"}})
-    run_folder.attempt(ray, run_folder.log(range(2)), env=changed)
-    got = keeping.history(other, "maze-1", connection=connection(ray, other))
-    assert got is not None
-    assert got.record.environment_matches is False
+@pytest.mark.parametrize("told", [True, False], ids=["told with the job", "by an older launcher"])
+def test_the_record_tells_what_was_submitted_not_what_the_environment_file_says_today(told: bool, shared: Path) -> None:
+    ray, today = FakeRay(), load("reference")
+    then = today.model_copy(update={"training": today.training.model_copy(update={"base_model_revision": "b" * 40})})
+    run_folder.attempt(ray, run_folder.log(range(2)), env=then)
+    if not told:
+        ray.jobs["maze-1-a1"].metadata = {k: v for k, v in ray.jobs["maze-1-a1"].metadata.items() if k != provenance.KEY}
+    marker = shared.parents[1] / today.training.base_model.removeprefix("/shared/") / ".complete"
+    marker.parent.mkdir(parents=True)
+    marker.write_text(json.dumps({"repository": "x", "revision": "main", "commit": "c" * 40}))
+    got = history(ray).record
+    assert got.environment_matches is False
+    assert (got.model.path, got.model.commit) == (then.training.base_model, "c" * 40)  # what lies there, whatever was asked for
+    if told:
+        assert got.model.revision == "b" * 40
+        assert (got.versions["ray"], got.nodes.gpus) == (then.version_set.training.ray, 6)
+    else:  # not known is not today's
+        assert (got.model.revision, got.versions, got.nodes) == ("", {}, record.Nodes())
+    again = keeping.history(then, "maze-1", connection=connection(ray, then))
+    assert again is not None
+    assert (again.record.environment_matches, again.record.model) == (True, got.model)
 
 
 def test_running_gpu_hours_count_until_now() -> None:
@@ -175,6 +189,35 @@ def test_a_file_that_is_no_record_is_not_overwritten(ray: FakeRay, shared: Path)
     with pytest.raises(Failed, match="move it away"):
         history(ray)
     assert (shared / record.FILE).read_text() == "{half"
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-11-29T10:00:00", 7])
+def test_a_record_with_a_time_that_is_none_is_no_record(time: object, ray: FakeRay, shared: Path) -> None:
+    history(ray)
+    told = json.loads((shared / record.FILE).read_text())
+    told["attempts"][0]["started"] = time
+    (shared / record.FILE).write_text(json.dumps(told))
+    with pytest.raises(Failed, match="is no record of a run"):
+        history(ray)
+
+
+@pytest.mark.parametrize("value", [-1, None, "x", {"a": 1}])
+def test_settings_of_any_shape_in_a_record(value: object, ray: FakeRay, shared: Path) -> None:
+    history(ray)
+    told = json.loads((shared / record.FILE).read_text())
+    told["overrides"]["data.train_data"] = value
+    (shared / record.FILE).write_text(json.dumps(told))
+    assert [each.purpose for each in history(ray).record.datasets] == ["evaluation"]
+
+
+def test_what_a_killed_writer_left_goes_in_time(shared: Path) -> None:
+    shared.mkdir(parents=True)
+    old, young = shared / ".record.json.1.tmp", shared / ".record.json.2.tmp"
+    for path in (old, young):
+        path.write_text("{half")
+    os.utime(old, (0, 0))
+    record.write(shared, record.Record(run_id="maze-1", environment="reference"))
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 # --- the series ---

@@ -187,8 +187,8 @@ def test_what_differs_between_runs_and_what_follows_from_their_names_only(
 
 def test_a_page_that_cannot_be_written(ray: FakeRay, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(["report", "maze-1", "--output", "no/such/folder/page.html"], capsys)
-    assert code == 3
-    assert "no such file or directory" in err
+    assert code == 2  # before anything is gathered
+    assert "there is no such folder; make no/such/folder first" in err
 
 
 # --- charts ---

@@ -103,9 +103,31 @@ def test_the_budget_of_attempts() -> None:
     start(ray, failed(1), failed(2), failed(3), DONE)
     events, verdict = supervised(ray, time=time, limits=Limits(attempts=3))
     assert (verdict.succeeded, verdict.attempts, len(ray.jobs)) == (False, 3, 3)
-    assert "3 attempts were made, which is the limit" in verdict.reason
+    assert "3 attempts were made since attempt 1 was submitted, and the limit is 3" in verdict.reason
     assert [seconds for seconds in time.slept if seconds >= 30] == [30, 60]  # type: ignore[attr-defined]
     assert kinds(events)[-1] == "given-up"
+
+
+@pytest.mark.parametrize("head", ["stays", "is lost each time"])
+def test_the_budget_survives_a_supervisor_that_is_ended_at_every_decision(head: str, shared: Path) -> None:
+    ray = Scripted()
+    start(ray, failed(1), failed(2), failed(3), failed(4), DONE)
+    told: list[str] = []
+    for _ in range(40):  # a pod that is started again and again, as a node's upgrade or an eviction does
+        events = supervisor(ray, limits=Limits(attempts=3)).run()
+        decided = next((event for event in events if isinstance(event, Decision | Verdict) and str(event) not in told), None)
+        told.append(str(decided))
+        if isinstance(decided, Verdict):
+            break
+        if isinstance(decided, Decision) and decided.kind == "submitted" and head != "stays":
+            keeping.history(load("reference"), "maze-1", connection=connection(ray))
+            ray.jobs.clear()
+    assert isinstance(decided, Verdict)
+    assert (decided.succeeded, decided.attempts) == (False, 3)
+    assert len(ray.script) == 2  # three were made, whoever made them
+    # Whoever submits it again has the whole budget.
+    jobs.submit(connection(ray), specification())
+    assert supervised(ray, limits=Limits(attempts=2))[1] == Verdict("maze-1", True, 2, "attempt 5 succeeded")
 
 
 def test_a_run_that_somebody_stopped_stays_stopped() -> None:

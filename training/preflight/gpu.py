@@ -138,12 +138,17 @@ class EngineMemory:
         )
 
 
+def engine_shards(subject: Subject) -> int:
+    """GPUs over which one copy of the engine's weights is spread."""
+    return int(subject.settings[f"{ENGINE}tensor_parallel_size"] * subject.settings[f"{ENGINE}pipeline_parallel_size"])
+
+
 def engine(subject: Subject) -> EngineMemory | None:
     """Memory of the rollout engine on one GPU; None where it cannot be computed."""
     settings, model = subject.settings, subject.model
     if model is None or not subject.gpu_gib or not settings[f"{ENGINE}run_engines_locally"]:
         return None
-    shards = int(settings[f"{ENGINE}tensor_parallel_size"] * settings[f"{ENGINE}pipeline_parallel_size"])
+    shards = engine_shards(subject)
     share = float(settings[f"{ENGINE}gpu_memory_utilization"])
     tokens = settings.longest
     return EngineMemory(
@@ -163,14 +168,20 @@ def _largest_share(subject: Subject) -> float:
 
 def engine_holds_a_conversation(subject: Subject) -> Iterator[Problem]:
     """vLLM ends at its start if the cache cannot hold one sequence of the longest length."""
-    memory = engine(subject)
-    if memory is None or memory.sequences >= 1:
+    memory, model = engine(subject), subject.model
+    if memory is None or model is None:
         return
-    wanted = _share_for(subject, memory, 1)
+    # vLLM looks at the longest sequence that it accepts, not at the longest that comes.
+    accepted = subject.settings[f"{ENGINE}engine_init_kwargs.max_model_len"]
+    tokens = max(memory.tokens, accepted if isinstance(accepted, int) else 0)
+    shards = engine_shards(subject)
+    if engine_memory.starts(model, tokens=tokens, shards=shards, share=memory.share, gpu_gib=subject.gpu_gib):
+        return
+    wanted = engine_memory.smallest_share(engine_memory.need_gib(model, tokens=tokens, shards=shards), subject.gpu_gib)
     fix = f"set at least {wanted:.2f}" if wanted <= _largest_share(subject) else f"shard the engine with {ENGINE}tensor_parallel_size"
     yield Problem(
         f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
-        f"{memory.budget:.1f} GiB hold no conversation of {memory.tokens} tokens beside {memory.weights:.1f} GiB of weights", fix,
+        f"{memory.budget:.1f} GiB hold no conversation of {tokens} tokens beside {memory.weights:.1f} GiB of weights", fix,
     )  # fmt: skip
 
 

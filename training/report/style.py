@@ -4,13 +4,13 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1b1f24; --soft: #57606a; --rule: #d8dde3; --good: #116329; --bad: #a40e26;
-  --good-back: #dff3e4; --bad-back: #fbe3e4;
+  --good-back: #dff3e4; --bad-back: #fbe3e4; --shade: rgba(27, 31, 36, .3);
   --c0: #1f5fbf; --c1: #b93d08; --c2: #0f766e; --c3: #8527d6; --c4: #8a5a00; --c5: #b5185a;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #0e1116; --card: #171b22; --ink: #e6e9ee; --soft: #9aa4b1; --rule: #323945; --good: #6fdc8c; --bad: #ff9a9a;
-    --good-back: #12331d; --bad-back: #3f171b;
+    --good-back: #12331d; --bad-back: #3f171b; --shade: rgba(230, 233, 238, .38);
     --c0: #7ab0ff; --c1: #ff9d6b; --c2: #4fd1c0; --c3: #c9a0ff; --c4: #e8c25a; --c5: #ff8fc0;
   }
 }
@@ -54,7 +54,15 @@ svg.chart text { fill: var(--soft); font-size: 11.5px; font-variant-numeric: tab
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 8px 0 0; padding: 0; font-size: .85rem; }
 .legend li { overflow-wrap: anywhere; }
 .key { vertical-align: middle; margin-right: 6px; }
-.scroll { overflow-x: auto; }
+.scroll {
+  /* A shade at each edge behind which there is more: the two that go with the table cover the two that stay where it ends. */
+  overflow-x: auto; background-color: var(--card); background-repeat: no-repeat;
+  background-image: linear-gradient(to right, var(--card) 45%, transparent), linear-gradient(to left, var(--card) 45%, transparent),
+    linear-gradient(to right, var(--shade), transparent), linear-gradient(to left, var(--shade), transparent);
+  background-position: left, right, left, right; background-size: 36px 100%, 36px 100%, 14px 100%, 14px 100%;
+  background-attachment: local, local, scroll, scroll;
+}
+.narrow { display: none; }
 .scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
 .hint { margin: 0 0 6px; font-size: .85rem; }
@@ -66,7 +74,7 @@ tbody th { white-space: normal; overflow-wrap: anywhere; min-width: min(8rem, 26
 thead th { color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 600; }
 .mazes th, .mazes td { text-align: center; padding: 2px 6px; }
-.mazes th:first-child { position: sticky; left: 0; background: var(--card); text-align: left; }
+.mazes th:first-child, .runs th:first-child { position: sticky; left: 0; background: var(--card); text-align: left; }
 .yes { background: var(--good-back); color: var(--good); }
 .no { color: var(--soft); }
 .cutoff { background: var(--bad-back); color: var(--bad); }
@@ -78,6 +86,7 @@ details { margin-top: 12px; }
 summary { cursor: pointer; font-weight: 600; padding: 4px 0; overflow-wrap: anywhere; }
 pre { margin: 8px 0 0; white-space: pre-wrap; overflow-wrap: anywhere; }
 pre, code { font: 12px/1.45 ui-monospace, "SFMono-Regular", Menlo, Consolas, monospace; }
+@media (max-width: 900px) { .narrow { display: block; } }
 @media (max-width: 480px) {
   dl.facts { grid-template-columns: minmax(0, 1fr); gap: 0; }
   dl.facts dd { margin-bottom: 8px; }

@@ -140,11 +140,14 @@ def identity(record: Record) -> str:
     origin = (
         f", {escape('/'.join(filter(None, (model.repository, model.subfolder))))} at {escape(model.revision)}" if model.repository else ""
     )
+    if model.commit and model.commit != model.revision:
+        origin += f" (commit <code>{escape(model.commit)}</code>)"
     nodes = record.nodes
     machines = f"{nodes.workers} x {escape(nodes.worker_type)} ({nodes.gpus} GPUs), head {escape(nodes.head_type)}, {escape(nodes.region)}"
+    machines = machines if nodes.worker_type else UNKNOWN
     environment = escape(record.environment)
     if not record.environment_matches:
-        environment += " (its file has changed since: model, versions and nodes are today’s)"
+        environment += " (its file has changed since)"
     pairs = [
         ("Run", escape(record.run_id)), ("Environment", environment), ("Commit", code), ("Image", image),
         ("Base model", f"<code>{escape(model.path or UNKNOWN)}</code>{origin}"),
@@ -186,7 +189,8 @@ def comparison(histories: Sequence[History]) -> str:
     """Several runs, a row each."""
     headers = ("Run", "Status", "Steps", "Baseline", "Best solve rate", "At step", "95 % interval", "Last solve rate", "Oracle bound",
                "Median s/step", "Attempts", "GPU hours", "Commit")  # fmt: skip
-    return table("Comparison", headers, [_compared(each.record) for each in histories])
+    wider = '<p class="hint narrow">The table is wider than this window: scroll it sideways.</p>'
+    return wider + table("Comparison", headers, [_compared(each.record) for each in histories], kind="runs")
 
 
 def _compared(record: Record) -> tuple[str, ...]:

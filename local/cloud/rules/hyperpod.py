@@ -105,6 +105,26 @@ def hyperpod_within_quota(asked: Asked) -> Iterator[str]:
 
 
 @refuses(HYPERPOD, code="NotFound")
+def hyperpod_plans_hold_what_their_groups_want(asked: Asked) -> Iterator[str]:
+    """That the service looks at all of this when a cluster is made is inferred: what a plan cannot give it gives nobody."""
+    from local.cloud.services import training_plans
+
+    wanted: dict[str, int] = {}
+    for group in asked.get("InstanceGroups", []):
+        if plan_arn := group.get("TrainingPlanArn"):
+            wanted[plan_arn] = wanted.get(plan_arn, 0) + int(group.get("InstanceCount", 0))
+            plan = training_plans.plan(asked.cloud, plan_arn)
+            if plan is None or plan.arn != plan_arn:
+                yield f"Training plan {plan_arn} of instance group {group.get('InstanceGroupName')} does not exist."
+            elif plan.instance_type != group.get("InstanceType"):
+                yield f"Training plan {plan_arn} is for {plan.instance_type}, not for {group.get('InstanceType')}."
+    for plan_arn, count in wanted.items():
+        plan = training_plans.plan(asked.cloud, plan_arn)
+        if plan is not None and count + training_plans.in_use(asked.cloud, plan_arn, but=asked.id) > plan.count:
+            yield f"Training plan {plan_arn} has {plan.count} instances, and {count} are asked for."
+
+
+@refuses(HYPERPOD, code="NotFound")
 def hyperpod_needs_its_lifecycle_scripts(asked: Asked) -> Iterator[str]:
     s3 = asked.cloud.client("s3")
     for group in asked.get("InstanceGroups", []):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from local.cloud import ACCOUNT, REGION, SECRET
+from local.cloud import ACCOUNT, REGION, SECRET, WAITS
 
 Template = dict[str, Any]
 
@@ -24,13 +24,16 @@ class Account:
     stacks: list[str] = field(default_factory=list)
     clients: dict[str, Any] = field(default_factory=dict)
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, *, waits: bool = False) -> Any:
         import boto3
+        from botocore.config import Config
 
-        if service not in self.clients:
+        name = service + (" that waits" if waits else "")
+        if name not in self.clients:
             session = boto3.session.Session(aws_access_key_id=self.key, aws_secret_access_key=SECRET, region_name=REGION)
-            self.clients[service] = session.client(service, endpoint_url=self.endpoint)
-        return self.clients[service]
+            config = Config(user_agent_extra=WAITS) if waits else None
+            self.clients[name] = session.client(service, endpoint_url=self.endpoint, config=config)
+        return self.clients[name]
 
     def deploy(self, name: str, resources: Template, outputs: Template | None = None) -> dict[str, str]:
         """Create or update a stack. Returns its outputs; raises Refused with the reasons of what failed."""
@@ -54,7 +57,7 @@ class Account:
     def _settled(self, name: str) -> dict[str, Any]:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            found: dict[str, Any] = self.client("cloudformation").describe_stacks(StackName=name)["Stacks"][0]
+            found: dict[str, Any] = self.client("cloudformation", waits=True).describe_stacks(StackName=name)["Stacks"][0]
             if not found["StackStatus"].endswith("IN_PROGRESS"):
                 return found
             time.sleep(0.02)

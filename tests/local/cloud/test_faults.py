@@ -96,6 +96,9 @@ class TestInTheCloud:
         cloudformation = account.client("cloudformation")
         cloudformation.create_stack(StackName="slow", TemplateBody=json.dumps({"Resources": lustre()}))
         account.stacks.append("slow")
+        began = time.monotonic()
+        (found,) = cloudformation.describe_stacks(StackName="slow")["Stacks"]
+        assert (found["StackStatus"], time.monotonic() - began < 2) == ("CREATE_IN_PROGRESS", True), "who asks does not wait"
         account.client("sts").get_caller_identity()
         account.deploy("quick", {"Address": resource("AWS::EC2::EIP", Domain="vpc")})
         assert account._settled("slow")["StackStatus"] == "CREATE_COMPLETE"

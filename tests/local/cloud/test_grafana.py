@@ -97,6 +97,8 @@ def test_everything_is_there_once_after_two_runs(workspace: Resource, files: dic
     kept = workspace.owned["grafana"]
     assert set(kept["datasources"]) == {PROMETHEUS_UID, CLOUDWATCH_UID}
     assert kept["datasources"][PROMETHEUS_UID]["jsonData"]["sigV4Auth"] is True
+    # What "Workspace IAM Role" is called in the API: AWS's own provisioning of HyperPod's dashboards.
+    assert kept["datasources"][PROMETHEUS_UID]["jsonData"]["sigV4AuthType"] == "ec2_iam_role"
     assert set(kept["folders"]) == {FOLDER_UID}
     assert set(kept["dashboards"]) == {name.removesuffix(".json") for name in files if name != ALERTS}
     assert set(kept["rules"]) == {rule["uid"] for rule in files[ALERTS]}

@@ -146,8 +146,7 @@ def test_up_beside_a_daemon_that_was_stopped_says_what_to_do(folder: Path, monke
     assert lifecycle.up().pid != first.pid
 
 
-def test_rays_folder_stays_short_wherever_temporary_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'long' * 30}")
+def test_rays_folder_stays_short_wherever_the_checkout_lies(folder: Path) -> None:
     dashboard = Path(ray.__file__).parent / "dashboard" / "modules"
     parts = [name for file in dashboard.rglob("*.py") for name in re.findall(r"^class (\w+)\(SubprocessModule", file.read_text(), re.M)]
     assert len(parts) > 5, "Ray names the parts of its dashboard otherwise now"
@@ -157,6 +156,85 @@ def test_rays_folder_stays_short_wherever_temporary_files_go(folder: Path, monke
         for name in ("plasma_store", "raylet", *(f"dash_{part}" for part in parts)):
             assert len(str(folder_of_ray / session / name)) <= 107, f"man 7 unix: {name}"
     assert state.ray_folder(Path("/srv/demo")) == Path("/srv/demo/ray"), "beside everything else where it fits"
+
+
+@pytest.mark.parametrize("name", ["a b", "Grün", "it's", "$HOME", "a,b"])
+def test_rays_folder_has_a_plain_path_wherever_the_checkout_lies(name: str) -> None:
+    found = state.ray_folder(Path("/srv") / name)
+    assert state.is_plain(found)
+    assert found.parent == Path("/tmp")
+    assert state.ray_folder(Path("/srv") / name) == found != state.ray_folder(Path("/srv") / f"{name}2")
+
+
+def test_the_daemon_and_every_command_find_the_same_folder_of_ray(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon sets a $TMPDIR of its own, and the shells of `up` and `down` may differ in theirs."""
+    long = Path("/srv") / ("d" * 60)
+    first = state.ray_folder(long)
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+    assert state.ray_folder(long) == first
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert state.ray_folder(long) != first, "another user of the same checkout has another one"
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(state.FOLDER, str(tmp_path / "file" / "state"))
+    with pytest.raises(Refused, match=r"file is no folder.*HYPERPOD_RL_LOCAL"):
+        lifecycle.up()
+    monkeypatch.setenv(state.FOLDER, str(tmp_path / "state"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(Refused, match="you may not write to"):
+        lifecycle.up()
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_another_user_has_put_in_tmp_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state.FOLDER, str(tmp_path / "a b"))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    monkeypatch.setattr(state, "ray_folder", lambda below=None: theirs)
+    assert state.problems() == []
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    monkeypatch.setattr(state, "ray_folder", lambda below=None: link)
+    assert "it is a link" in str(state.problems()[0])
+    monkeypatch.setattr(state, "ray_folder", lambda below=None: theirs)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    with pytest.raises(Refused, match="it belongs to another user"):
+        lifecycle.up()
+
+
+def test_what_a_shell_has_set_for_other_tools_does_not_lead_away_from_the_local_cloud(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {
+        "AWS_PROFILE": "no-such", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_USE_FIPS_ENDPOINT": "true", "AWS_SESSION_TOKEN": "t",
+        "HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1",
+        "grpc_proxy": "http://127.0.0.1:1", "no_proxy": "intern.example", "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": "/nowhere",
+        "PYTHONSAFEPATH": "1", "SERVICES": "sqs", "S3_PERSIST": "1", "DOCKER_HOST": "tcp://127.0.0.1:1", "HOSTNAME": "elsewhere",
+    }  # fmt: skip
+    for name, value in odd.items():
+        monkeypatch.setenv(name, value)
+    daemon = lifecycle.up()
+    own = Path(f"/proc/{daemon.pid}/environ").read_bytes().split(b"\0")
+    # PATH and DOCKER_HOST are the daemon's own; what it was started with shows here.
+    assert not [name for name in odd if any(line.startswith(f"{name}=".encode()) for line in own)]
+    assert lifecycle.against_it() == ["AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_USE_FIPS_ENDPOINT", "RAY_ADDRESS"]
+    lines = _other_shell(["local", "env"])
+    assert lines[0] == f"unset {' '.join(lifecycle.against_it())}"
+    shell = "\n".join([*lines, "aws sts get-caller-identity --query Account"])
+    listed = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, timeout=60)
+    assert listed.stdout == '"000000000000"\n', listed.stderr
+    assert lifecycle.environment()["no_proxy"] == "intern.example,127.0.0.1,127.0.0.0/8,localhost"
+
+
+def _other_shell(words: list[str]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(state.ROOT)!r}); from cli.main import run; sys.exit(run({words!r}))"],
+        cwd=state.ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
 
 
 def test_the_base_port_is_used_where_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,10 @@ HYPERPOD = {
         hyperpod(group("a", LifeCycleConfig={"SourceS3Uri": "s3://sagemaker-none", "OnCreate": "on_create.sh"})),
         "s3://sagemaker-none/on_create.sh of instance group a does not exist",
     ),
+    "no training plan": (
+        hyperpod(group("a", "ml.p5.48xlarge", TrainingPlanArn="arn:aws:sagemaker:us-west-2:000000000000:training-plan/none")),
+        "training-plan/none of instance group a does not exist",
+    ),
     "unknown subnet": (
         hyperpod(group("a", OverrideVpcConfig={"Subnets": ["subnet-0a"], "SecurityGroupIds": [ref("Group")]})),
         "The subnet ID 'subnet-0a' does not exist",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +16,11 @@ from aiohttp import ClientSession, TCPConnector
 
 from local.kubernetes import certificates, kubeconfig, releases
 from local.kubernetes.charts import Release
-from local.kubernetes.cluster import Cluster, Clusters, Node
+from local.kubernetes.cluster import Cluster, Clusters
 from local.kubernetes.server import Endpoint, listen
 from local.ray.processes import free_port
 from local.ray.sessions import Sessions
-from tests.local.kubernetes.conftest import config_map, deployment, install_kuberay, ray_cluster
+from tests.local.kubernetes.conftest import config_map, install_kuberay, ray_cluster
 from tests.local.kubernetes.test_tokens import KEY, secret_of, token
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -254,38 +251,3 @@ def test_the_kubeconfig_is_the_one_of_the_aws_cli(tmp_path: Path) -> None:
     assert user["command"] == "aws"
     assert " ".join(user["args"]) == "--region us-west-2 eks get-token --cluster-name demo --output json"
     assert written["current-context"] == written["contexts"][0]["name"] == "arn:aws:eks:us-west-2:000000000000:cluster/demo"
-
-
-KUBECTL = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
-
-
-@pytest.mark.skipif(KUBECTL is None, reason="kubectl is put into .venv/bin by `make setup`")
-def test_the_real_kubectl(
-    clusters: Clusters, cluster: Cluster, nodes: list[Node], files: certificates.Certificates, tmp_path: Path
-) -> None:
-    cluster.set_nodes(nodes)
-
-    async def work(server: Server) -> None:
-        url, _ = server.endpoint.of("demo")
-        content = kubeconfig.kubeconfig("demo", endpoint=url, authority_data=files.authority_data, region="us-west-2")
-        content["users"][0]["user"] = {"token": token()}
-        kubeconfig.write(tmp_path / "kubeconfig", content)
-        (tmp_path / "web.yaml").write_text(yaml.safe_dump(deployment(replicas=2)))
-
-        async def kubectl(*arguments: str) -> str:
-            command = [str(KUBECTL), "--kubeconfig", str(tmp_path / "kubeconfig"), "--cache-dir", str(tmp_path / "cache"), *arguments]
-            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-
-        apply = ("apply", "--server-side", "-f", str(tmp_path / "web.yaml"))
-        assert "serverside-applied (server dry run)" in await kubectl(*apply, "--dry-run=server")
-        assert cluster.get("Deployment", "default", "web") is None
-        assert "deployment.apps/web serverside-applied" in await kubectl(*apply)
-        assert "successfully rolled out" in await kubectl("rollout", "status", "deployment/web", "--timeout=20s")
-        assert "condition met" in await kubectl("wait", "--for=condition=Available", "deployment/web", "--timeout=20s")
-        assert (await kubectl("get", "pods", "--no-headers")).count("1/1") == 2
-        assert "2 desired | 2 updated | 2 total | 2 available" in await kubectl("describe", "deployment", "web")
-        assert "deleted" in await kubectl("delete", "-f", str(tmp_path / "web.yaml"), "--timeout=20s")
-
-    over_tls(clusters, files, work)

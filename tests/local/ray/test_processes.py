@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from local import processes as local_processes
+from local import state
 from local.kubernetes.cluster import Cluster, Node
 from local.ray import processes, runtime
 from tests.local.kubernetes.conftest import install_kuberay, ray_cluster
@@ -119,6 +124,63 @@ def test_a_pod_that_runs_and_never_answers_is_started_again(
     finally:
         ray.stop()
     assert processes.marked(processes.FOLDER_MARK, str(tmp_path / "ray")) == []
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "127.66.1.2"])
+def test_a_port_that_somebody_has_on_every_address_is_not_taken(everywhere: str) -> None:
+    """A developer's own Ray has 8265, a web server 8000: Ray's dashboard would end, and Serve's proxy never answer."""
+    with socket.socket() as other:
+        other.bind((everywhere, 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert processes.free_port("127.66.1.2", preferred=taken) not in (taken, 0)
+        if everywhere != "0.0.0.0":
+            assert processes.free_port("127.66.1.3", preferred=taken) == taken, "another pod's address has it"
+    assert processes.free_port("127.66.1.2", preferred=taken) == taken
+
+
+@pytest.mark.parametrize("name", ["with blanks", "Grün", "it's", "$HOME", 'quo"ted', "new\nline"])
+def test_rays_python_has_a_path_that_a_shell_takes_as_one_word(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = tmp_path / name
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    (environment / "pyvenv.cfg").write_text("include-system-site-packages = false\n")
+    monkeypatch.setattr(processes.sys, "executable", str(environment / "bin" / "python"))
+    folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="hr-"))
+    try:
+        for _ in range(2):  # a pod that starts again finds its link
+            found = processes.interpreter(folder)
+        code = "import os, sys; print(os.path.realpath(sys.prefix))"
+        # As Ray does it: https://github.com/ray-project/ray/blob/ray-2.57.0/python/ray/_private/runtime_env/context.py
+        done = subprocess.run(["bash", "-c", f"exec {found} -c '{code}'"], capture_output=True, text=True, check=False)
+        assert done.stdout == f"{environment.resolve()}\n", done.stderr
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_plain_path_of_python_needs_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.sys, "executable", "/srv/hyperpod-rl/.venv/bin/python")
+    assert processes.interpreter(tmp_path) == Path("/srv/hyperpod-rl/.venv/bin/python")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_whose_name_is_cut_within_a_letter_hides_no_other() -> None:
+    """Linux keeps 15 bytes of a name: that of a script in a folder of umlauts may end within one."""
+    mark = f"test-{os.getpid()}-named"
+    rename = "import ctypes;ctypes.CDLL(None).prctl(15,bytes([195,164]*6+[195]),0,0,0);print(flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", f"{rename};{SLEEP}"], env={**os.environ, processes.POD_MARK: mark}, start_new_session=True,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert processes.marked(processes.POD_MARK, mark) == [child.pid]
+        assert state.start_time(child.pid) is not None
+        local_processes.marked(Path("/nowhere"))
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_ports_and_answers() -> None:

@@ -43,6 +43,8 @@ class Serve:
         self.status = "RUNNING"
         self.error: Callable[[], Exception] | None = None
         monkeypatch.setattr(operator, "_call", self.call)
+        # Nothing is bound: somebody's web server on this machine may have the port.
+        monkeypatch.setattr(operator.processes, "free_port", lambda address, *, preferred: preferred)
 
     def call(self, method: str, url: str, body: Any) -> dict[str, Any]:
         assert url == "http://127.66.1.2:8265/api/serve/applications/"
@@ -146,6 +148,19 @@ def test_from_object_to_answer(ready: Cluster, serve: Serve) -> None:
     assert (ready.get("Service", "default", "maze-vlm-serve-svc") or {})["spec"]["externalIPs"] == ["127.66.1.2"]
     assert not rounds.look(), "nothing is on its way any more"
     assert len(serve.told) == 1
+
+
+def test_where_8000_is_taken_on_this_machine_the_service_says_where_serve_answers(
+    ready: Cluster, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator.processes, "free_port", lambda address, *, preferred: preferred + 77)
+    ready.apply([service()], manager="alice")
+    rounds = Round(ready)
+    rounds.until(rounds.running)
+    assert [told["http_options"]["port"] for told in serve.told] == [8077]
+    spec = (ready.get("Service", "default", "maze-vlm-serve-svc") or {})["spec"]
+    assert [port["port"] for port in spec["ports"]] == [8077]
+    assert not rounds.look(), "chosen once, not at every look"
 
 
 def test_another_configuration_goes_to_the_same_cluster(ready: Cluster, serve: Serve) -> None:

@@ -168,9 +168,10 @@ def running() -> Iterator[Running]:
         aliases.move(store, "current", OLD, reason="first", by="t")
         kubectl("apply", "-f", "-", stdin=json.dumps(service()))
         until(lambda: kubectl("get", "rayservice", "maze-vlm", "-o", "json").get("status", {}).get("serviceStatus") == "Running")
-        address = kubectl("get", "service", names.serve_service(ENV), "-o", "json")["spec"]["externalIPs"][0]
+        spec = kubectl("get", "service", names.serve_service(ENV), "-o", "json")["spec"]
+        address, port = spec["externalIPs"][0], spec["ports"][0]["port"]
         assert address.startswith("127.")
-        yield Running(f"http://{address}:8000", store, account)
+        yield Running(f"http://{address}:{port}", store, account)
     finally:
         lifecycle.down(purge=True)
         shutil.rmtree(folder, ignore_errors=True)

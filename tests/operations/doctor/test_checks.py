@@ -45,8 +45,36 @@ def _single(values: dict[str, float]) -> Callable[[Any], dict[str, Any]]:
 VALUES = {quotas.PER_CLUSTER: 20.0, quotas.IN_TOTAL: 30.0, quotas.VOLUME: 1024.0, quotas.ADDRESSES: 5.0, quotas.NETWORKS: 5.0}
 
 
-def _subnet(free: int, vpc: str = EXISTING["vpc_id"], zone: str = "usw2-az2") -> dict[str, Any]:  # type: ignore[assignment]
-    return {"Subnets": [{"VpcId": vpc, "AvailabilityZoneId": zone, "AvailableIpAddressCount": free}]}
+VPC, NODES = str(EXISTING["vpc_id"]), str(EXISTING["hyperpod_subnet_id"])
+CONTROL = [str(name) for name in EXISTING["cluster_subnet_ids"]]
+
+
+def subnet(free: int, vpc: str = VPC, *, zones: tuple[str, str] = ("usw2-az2", "usw2-az1"), control: int = 200) -> dict[str, Any]:
+    """The user's own subnets: that of the nodes with so many free addresses, those of the control plane in these zones."""
+    places = [(NODES, "usw2-az2", free), *((name, zone, control) for name, zone in zip(CONTROL, zones, strict=True))]
+    return {"Subnets": [{"SubnetId": name, "VpcId": vpc, "AvailabilityZoneId": zone, "AvailableIpAddressCount": count}
+                        for name, zone, count in places]}  # fmt: skip
+
+
+def routes(*gateways: dict[str, str]) -> dict[str, Any]:
+    return {"RouteTables": [
+        {"RouteTableId": "rtb-main", "Associations": [{"Main": True}], "Routes": []},
+        {"RouteTableId": "rtb-1", "Associations": [{"SubnetId": NODES}], "Routes": [
+            {"DestinationCidrBlock": "10.192.0.0/16", "GatewayId": "local"}, *gateways]},
+    ]}  # fmt: skip
+
+
+CERTIFICATE = "arn:aws:acm:us-west-2:123456789012:certificate/1"
+OUT = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1"}
+
+
+def _vpcs(given: Any) -> dict[str, Any]:
+    """None but the one that is asked for."""
+    return {"Vpcs": [{"VpcId": name, "CidrBlock": "10.192.0.0/16"} for name in given.get("VpcIds", ())]}
+
+
+def names_in(off: str = "") -> Callable[[Any], dict[str, Any]]:
+    return lambda given: {given["Attribute"][0].upper() + given["Attribute"][1:]: {"Value": given["Attribute"] != off}}
 
 
 def good(env: Any) -> dict[str, Answer | Says]:
@@ -61,24 +89,29 @@ def good(env: Any) -> dict[str, Answer | Says]:
         "sagemaker:list_clusters": {"ClusterSummaries": []},
         "sagemaker:describe_training_plan": {
             "Status": "Active", "AvailableInstanceCount": 3, "EndTime": datetime(2027, 3, 1, 11, 30, tzinfo=UTC),
-            "ReservedCapacitySummaries": [{"InstanceType": "ml.g7e.12xlarge", "Status": "Active"}],
+            "TargetResources": ["hyperpod-cluster"],
+            "ReservedCapacitySummaries": [{"InstanceType": "ml.g7e.12xlarge", "Status": "Active", "AvailabilityZoneId": "usw2-az2"}],
         },
-        "ec2:describe_vpcs": {"Vpcs": []},
+        "ec2:describe_vpcs": _vpcs,
+        "ec2:describe_vpc_attribute": names_in(),
+        "ec2:describe_route_tables": routes(OUT),
+        "ec2:describe_vpc_endpoints": {"VpcEndpoints": []},
         "ec2:describe_addresses": {"Addresses": []},
         "ec2:describe_instance_type_offerings": {"InstanceTypeOfferings": OFFERED},
-        "ec2:describe_subnets": _subnet(4000),
+        "ec2:describe_subnets": subnet(4000),
         "eks:describe_addon_versions": lambda given: {
             "addons": [{"addonName": given["addonName"], "addonVersions": [{"addonVersion": pinned[given["addonName"]]}]}]
         },
         "sso-admin:list_instances": {"Instances": [{"OwnerAccountId": "999999999999", "Status": "ACTIVE"}]},
         "organizations:describe_organization": {"Organization": {"MasterAccountId": "999999999999"}},
         "route53:get_hosted_zone": {"HostedZone": {"Id": "Z", "Name": "example.com.", "CallerReference": "c"}},
-        "acm:list_certificates": {"CertificateSummaryList": [{"DomainName": "*.ray.example.com"}]},
+        "acm:list_certificates": {"CertificateSummaryList": [
+            {"DomainName": "ray.example.com", "CertificateArn": CERTIFICATE, "Status": "ISSUED"}]},
         "ecr:describe_images": {"imageDetails": [{"imageDigest": DIGEST}]},
     }  # fmt: skip
 
 
-def _examine(env: Any, changed: dict[str, Answer | Says], *, now: float = NOW) -> Report:
+def examined(env: Any, changed: dict[str, Answer | Says], *, now: float = NOW) -> Report:
     return examine(env, session=Stubs({**good(env), **changed}, clock=lambda: NOW).session(), now=lambda: now)
 
 
@@ -96,7 +129,7 @@ def _examine(env: Any, changed: dict[str, Answer | Says], *, now: float = NOW) -
     ids=str,
 )
 def test_where_nothing_is_wrong_every_line_is_ok(variant: Variant, changes: dict[str, object]) -> None:
-    report = _examine(variant(changes), {})
+    report = examined(variant(changes), {})
     assert [line.sentence for line in report.lines if line.finding.level != "ok"] == []
     assert report.exit_code == 0
     assert {line.check.name for line in report.lines} == {"credentials", *(check.name for check in CHECKS)}
@@ -172,11 +205,19 @@ CASES = [
     Case("capacity", {"sagemaker:describe_training_plan": {
             "Status": "Active", "AvailableInstanceCount": 9, "ReservedCapacitySummaries": [{"InstanceType": "ml.p5.48xlarge"}]}},
          "is for ml.p5.48xlarge, not ml.g7e.12xlarge", "training-plans", changes={"instance_groups.2.training_plan_arn": PLAN}),
+    Case("capacity", {"sagemaker:describe_training_plan": {
+            "Status": "Active", "AvailableInstanceCount": 9, "TargetResources": ["training-job"]}},
+         "is for training-job, not for HyperPod", "training-plans", changes={"instance_groups.2.training_plan_arn": PLAN}),
+    Case("capacity", {"sagemaker:describe_training_plan": {
+            "Status": "Active", "AvailableInstanceCount": 9, "ReservedCapacitySummaries": [
+                {"InstanceType": "ml.g7e.12xlarge", "AvailabilityZoneId": "usw2-az3"}]}},
+         "has its capacity in usw2-az3, and the nodes live in usw2-az2", "network.availability_zone_ids",
+         changes={"instance_groups.2.training_plan_arn": PLAN}),
     Case("capacity", {"sagemaker:describe_training_plan": {"Status": "Scheduled", "AvailableInstanceCount": 3}}, "is scheduled",
          "training-plans", level="warning", changes={"instance_groups.2.training_plan_arn": PLAN}),
-    Case("subnet", {"ec2:describe_subnets": _subnet(100)}, "the nodes take up to 200 addresses, and subnet-0123456789abcdef0 has 100 left",
+    Case("subnet", {"ec2:describe_subnets": subnet(100)}, "the nodes take up to 200 addresses, and subnet-0123456789abcdef0 has 100 left",
          "choose a larger subnet", changes={"network.existing": EXISTING}),
-    Case("subnet", {"ec2:describe_subnets": _subnet(4000, vpc="vpc-1")}, "lies in vpc-1, not in vpc-0123456789abcdef0",
+    Case("subnet", {"ec2:describe_subnets": subnet(4000, vpc="vpc-1")}, "lies in vpc-1, not in vpc-0123456789abcdef0",
          "mend network.existing", changes={"network.existing": EXISTING}),
     Case("nodes", {}, "ml.m5.large takes 9 pods, and about 11 daemon pods come first", "choose a larger instance type",
          changes={"instance_groups.0.instance_type": "ml.m5.large"}),
@@ -190,8 +231,11 @@ CASES = [
     Case("domain", {"route53:get_hosted_zone": {"HostedZone": {
             "Id": "Z", "Name": "example.com.", "CallerReference": "c", "Config": {"PrivateZone": True}}}},
          "example.com is private", "route53", changes={"remote_access.domain": DOMAIN}),
-    Case("domain", {"acm:list_certificates": {"CertificateSummaryList": []}}, "no issued certificate for ray.example.com",
-         "aws acm request-certificate --region us-west-2", level="warning", changes={"remote_access.domain": DOMAIN}),
+    Case("domain", {"acm:list_certificates": {"CertificateSummaryList": [
+            {"DomainName": "ray.example.com", "CertificateArn": CERTIFICATE, "Status": "PENDING_VALIDATION"}]}},
+         "the certificate for ray.example.com is pending validation",
+         "aws acm describe-certificate --region us-west-2 --certificate-arn arn:aws:acm",
+         level="warning", changes={"remote_access.domain": DOMAIN}),
     Case("image", {"ecr:describe_images": Says("RepositoryNotFoundException")}, "there is no repository", "image build", level="warning"),
     Case("image", {"ecr:describe_images": Says("ImageNotFoundException")}, "is not built yet", "hyperpod-rl --env mine image build",
          level="warning"),
@@ -204,7 +248,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.says[:40]}")
 def test_what_is_wrong_is_said_with_what_mends_it(variant: Variant, case: Case) -> None:
-    report = _examine(variant(case.changes), case.answers, now=case.now)
+    report = examined(variant(case.changes), case.answers, now=case.now)
     said = [line for line in report.lines if line.check.name == case.check and case.says in line.finding.why]
     assert len(said) == 1, [line.sentence for line in report.lines if line.finding.level != "ok"]
     assert said[0].finding.level == case.level
@@ -215,12 +259,19 @@ def test_what_is_wrong_is_said_with_what_mends_it(variant: Variant, case: Case) 
         assert others <= {"quota-instances", "quota-cluster"}, "nothing else is blamed"
 
 
+def test_a_certificate_that_the_stacks_will_ask_for_is_nobodys_task(variant: Variant) -> None:
+    report = examined(variant({"remote_access.domain": DOMAIN}), {"acm:list_certificates": {"CertificateSummaryList": []}})
+    said = [line for line in report.lines if line.check.name == "domain"]
+    assert {line.finding.level for line in said} == {"ok"}
+    assert any("the stack Platform asks for it" in line.finding.why for line in said)
+
+
 def test_every_check_is_seen_to_fail_or_to_warn() -> None:
     assert {case.check for case in CASES} | {"tools"} == {"credentials", *(check.name for check in CHECKS)}
 
 
 def test_a_caller_who_may_not_ask_hears_which_permission_is_missing(variant: Variant) -> None:
-    report = _examine(variant(), {"iam:get_role": Says("AccessDenied", "not authorized")})
+    report = examined(variant(), {"iam:get_role": Says("AccessDenied", "not authorized")})
     (line,) = (line for line in report.lines if line.check.name == "service-linked-roles")
     assert (line.finding.level, line.finding.looked) == ("warning", False)
     assert line.finding.fix == "use a role that may call iam:get_role"
@@ -249,7 +300,7 @@ def test_an_identity_center_of_another_region_counts(variant: Variant) -> None:
         asked.append("x")
         return {"Instances": [] if len(asked) == 1 else [{"OwnerAccountId": "999999999999", "Status": "ACTIVE"}]}
 
-    report = _examine(env, {"sso-admin:list_instances": regional})
+    report = examined(env, {"sso-admin:list_instances": regional})
     assert [line.finding.level for line in report.lines if line.check.name == "identity-center"] == ["ok"]
     assert len(asked) > 10
 
@@ -270,7 +321,7 @@ def test_credentials_that_aws_refuses_are_answered_with_what_mends_them(
     variant: Variant, monkeypatch: pytest.MonkeyPatch, code: str, message: str, fix: str
 ) -> None:
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)  # before what is throttled is asked again
-    report = _examine(variant(), {"sts:get_caller_identity": Says(code, message)})
+    report = examined(variant(), {"sts:get_caller_identity": Says(code, message)})
     finding = report.lines[0].finding
     assert (finding.level, finding.why) == ("failed", f"AWS cannot be asked: {message}")
     assert finding.fix.startswith(fix)
@@ -294,7 +345,7 @@ def test_a_region_that_the_account_has_not_enabled_is_named(variant: Variant) ->
 
 def test_a_clock_that_aws_refuses_is_told_from_the_refusal_itself(variant: Variant) -> None:
     refusal = Says("SignatureDoesNotMatch", "Signature expired: 20270115T080000Z is now earlier than 20270115T081500Z")
-    report = _examine(variant(), {"sts:get_caller_identity": refusal}, now=NOW - 1800)
+    report = examined(variant(), {"sts:get_caller_identity": refusal}, now=NOW - 1800)
     assert report.lines[0].finding.fix == "set this machine's clock (chrony, ntpd)"
     (line,) = (line for line in report.lines if line.check.name == "clock")
     assert (line.finding.level, line.finding.why.partition(";")[0]) == ("failed", "this machine's clock is -1800 s off")

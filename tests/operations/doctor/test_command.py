@@ -12,7 +12,7 @@ import pytest
 
 from cli.main import run
 from local import lifecycle
-from tests.local.cloud.conftest import Account, resource
+from tests.local.cloud.conftest import Account, ref, resource
 
 HYPERPOD_RL = Path(sys.executable).parent / "hyperpod-rl"
 
@@ -58,13 +58,15 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     from config.load import ENVIRONMENTS
 
     data = yaml.safe_load((ENVIRONMENTS / "local.yaml").read_text())
-    data["instance_groups"][2]["count"] = 150
+    data["instance_groups"][2] |= {"count": 150, "training_plan_arn": "arn:aws:sagemaker:us-west-2:000000000000:training-plan/sold-out"}
     data["network"]["availability_zone_ids"] = ["usw2-az9", "usw2-az1"]
     data["observability"]["grafana"] = "identity-center"
     data["remote_access"] = {"domain": {"name": "ray.example.com", "hosted_zone_id": "Z0123456789ABCDEFGHIJ"}}
     data["image"] = {"digest": "sha256:" + "a" * 64}
     (tmp_path / "big.yaml").write_text(yaml.safe_dump(data))
     account.deploy("full", {f"Vpc{n}": resource("AWS::EC2::VPC", CidrBlock=f"10.{n}.0.0/16") for n in range(5)}
+                   | {"Nodes": resource("AWS::EC2::Subnet", VpcId=ref("Vpc1"), CidrBlock="10.1.0.0/16", AvailabilityZoneId="usw2-az2",
+                                        Tags=[{"Key": "Name", "Value": "hyperpod-rl-local-HyperPodSubnet"}])}
                    | {f"Address{n}": resource("AWS::EC2::EIP", Domain="vpc") for n in range(5)}
                    | {"Images": resource("AWS::ECR::Repository", RepositoryName="ray/skyrl-visgym-local")})  # fmt: skip
     assert run(["--env", str(tmp_path / "big.yaml"), "doctor", "--json"]) == 1
@@ -74,6 +76,8 @@ def test_an_environment_that_asks_for_too_much_is_told_so_by_the_local_cloud(
     assert "VPCs per Region is 5, and environment local asks for 1 beside" in lines["quota-network"][1]
     assert "Elastic IP addresses is 5, and environment local asks for 1 beside 5 in use" in lines["quota-network"][1]
     assert "ml.g7e.12xlarge is not offered in usw2-az9, but in usw2-az1" in lines["offerings"][1]
+    assert "group workers: there is no training plan sold-out" in lines["capacity"][1]
+    assert "lies in usw2-az2, and the environment names usw2-az9; take it back" in lines["subnet"][1]
     assert "no instance is seen in any region" in lines["identity-center"][1]
     assert "there is no hosted zone Z0123456789ABCDEFGHIJ in account 000000000000" in lines["domain"][1]
     assert "which image.digest pins, is not in ray/skyrl-visgym-local" in lines["image"][1]

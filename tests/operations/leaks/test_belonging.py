@@ -64,7 +64,7 @@ OWNER = st.sampled_from(("mine", *OTHERS, ""))  # "" is a stranger
 KINDS = (
     "interface", "group", "endpoint", "balancer", "target", "volume", "snapshot", "file-system", "backup", "repository", "logs", "role",
     "function", "parameter", "grafana", "prometheus", "project", "domain", "stack", "hyperpod", "eks", "key", "alarm", "bucket", "vpc",
-    "machine", "certificate", "budget", "delivery", "studio-group",
+    "machine", "certificate", "budget", "delivery", "studio-group", "topic",
 )  # fmt: skip
 
 
@@ -170,6 +170,10 @@ def _plant(account: Account, kind: str, owner: str, tags: dict[str, str], number
             account.add("kms:list_keys", {"KeyId": f"k-{number}"})
             account.tags[f"k-{number}"] = own
             return f"k-{number}"
+        case "topic":
+            arn = f"arn:aws:sns:us-west-2:{ACCOUNT}:{physical}"
+            account.add("sns:list_topics", {"TopicArn": arn})
+            return arn
         case "alarm":
             account.add("cloudwatch:describe_alarms", {"AlarmName": physical})
             return physical

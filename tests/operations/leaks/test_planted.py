@@ -86,6 +86,7 @@ def _named(account: Account, worker: str) -> None:
         AlarmName=f"{BASE}-Observability-Full-X", ComparisonOperator="GreaterThanThreshold", EvaluationPeriods=1, MetricName="m",
         Namespace="n", Period=60, Statistic="Sum", Threshold=1.0,
     )  # fmt: skip
+    account.client("sns").create_topic(Name=f"{BASE}-Observability-Alarms-X")
     account.client("codebuild").create_project(
         name=f"{BASE}-image", source={"type": "NO_SOURCE", "buildspec": "version: 0.2"}, artifacts={"type": "NO_ARTIFACTS"},
         environment={"type": "LINUX_CONTAINER", "image": "i", "computeType": "BUILD_GENERAL1_SMALL"}, serviceRole=worker,
@@ -210,7 +211,7 @@ EVERY_KIND = {
     "load balancer", "target group", "network interface", "security group", "VPC endpoint", "NAT gateway", "Elastic IP address",
     "internet gateway", "subnet", "route table", "VPC", "EBS volume", "EBS snapshot", "FSx file system", "FSx backup", "S3 bucket",
     "ECR repository", "KMS key", "CDK asset", "EFS file system",
-    "Step Functions state machine", "ACM certificate", "budget",
+    "Step Functions state machine", "ACM certificate", "budget", "SNS topic",
 }  # fmt: skip
 
 

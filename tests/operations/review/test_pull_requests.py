@@ -9,6 +9,7 @@ import pytest
 
 from operations.review import show
 from operations.review.compare import Review, compare
+from operations.review.risks import accepted
 from operations.review.sides import Side
 from tests.operations.review.revisions import FOLDER, PullRequest, head, pull_requests
 
@@ -36,6 +37,7 @@ def test_each_replacement_widening_and_loss_is_flagged(request_and_review: tuple
     replaced = {change.id for stack in review.stacks for change in stack.resources if change.action == "replaced"}
     assert set(pull.replaced) <= replaced
     assert review.worst.word == pull.effect
+    assert all(risk.accepted for risk in accepted(list(review.risks), f"Accept: {', '.join(found)}")), "each by the line that is offered"
 
 
 def test_there_are_enough_of_them() -> None:

@@ -129,6 +129,22 @@ def test_no_credentials_reach_the_code_under_review(project: Path, monkeypatch: 
     assert "secret" not in (project / "out/seen").read_text()
 
 
+def test_each_side_imports_its_own_modules_even_where_python_is_told_not_to(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    (project / "config/load.py").write_text(LOAD.replace('"a": 1', '"a": 2'))
+    base, head, _ = synthesis.sides("mine", synthesis.commit("HEAD", root=project), root=project)
+    assert [each.facts["overrides"] for each in (base, head)] == [{"a": 1}, {"a": 2}]
+
+
+def test_no_environment_of_the_local_cloud_and_each_of_another_name_is_reviewed(project: Path) -> None:
+    for name in ("local", "local-two", "größer"):
+        (project / f"environments/{name}.yaml").write_text("value: 1\n")
+    subprocess.run(["git", "add", "."], cwd=project, check=True)
+    subprocess.run(["git", "commit", "-qm", "two"], cwd=project, check=True, env={**os.environ, **AUTHOR})
+    (project / "environments/größer.yaml").unlink()
+    assert synthesis.environments("HEAD", root=project) == ["größer", "mine"]
+
+
 @pytest.fixture
 def here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The command works in that project."""

@@ -153,7 +153,12 @@ def test_what_synth_proposes_passes_preflight(instance_type: str, share: float) 
     overrides = {**env.training.overrides, _SHARE: share}
     groups = tuple(g.model_copy(update={"instance_type": instance_type}) if g.role == "workers" else g for g in env.instance_groups)
     env = env.model_copy(update={"instance_groups": groups, "training": env.training.model_copy(update={"overrides": overrides})})
-    for problem in workload_rules.engine_fits_gpu(env):
+    refused = [problem for problem in workload_rules.engine_fits_gpu(env) if problem.field.endswith(_SHARE)]
+    same = gpu.engine_holds_a_conversation(_subject(instance_type, f"{_SHARE}={share}", count=1))
+    # Preflight refuses whatever synth does; synth leaves to it what only vLLM's inferred overhead speaks against.
+    left = {("ml.g6e.48xlarge", 0.45), ("ml.g6e.48xlarge", 0.46), ("ml.p4d.24xlarge", 0.5)}
+    assert bool(refused) is (bool(list(same)) and (instance_type, share) not in left)
+    for problem in refused:
         if problem.field.endswith(_SHARE):
             proposed = re.search(r"set at least (\S+)", problem.fix)
             named = re.match(r"use a type of ([a-z0-9, ]+)(?:, or|$)", problem.fix)
