@@ -167,9 +167,10 @@ def test_a_worker_killed_during_a_rollout(here: Cloud, undisturbed: bytes) -> No
         until((here.control / "at-rollout-6").exists, "the rollout of step 6")
         (here.control / "hold-rollout-6").unlink()
         here.kill("worker", "raylet/raylet")
-    # Ray may bring the rollout back by itself, or the task that trains was on that node: then it takes a second attempt.
-    numbers = sorted({event.attempt for event in events if isinstance(event, following.StepSeen)})
-    judge(here, "rollout", events, undisturbed, statuses=["FAILED"] * (len(numbers) - 1) + ["SUCCEEDED"])
+    # Ray may bring the rollout back by itself, or the task that trains was on that node: then it takes a second attempt, and a third
+    # where the second met the node before Ray had noticed that it was gone.
+    assert events[-1].attempts <= 3
+    judge(here, "rollout", events, undisturbed, statuses=["FAILED"] * (events[-1].attempts - 1) + ["SUCCEEDED"])
 
 
 @whole
