@@ -198,12 +198,14 @@ def logs(session: Session, run: str, number: int | None, going_on: bool, address
 @click.command(
     epilog="""\b
 Example:
-  hyperpod-rl stop maze-grpo-1"""
+  hyperpod-rl stop maze-grpo-1
+  hyperpod-rl stop maze-grpo-1 --dry-run"""
 )
 @click.argument("run", callback=_checked)
+@click.option("--dry-run", is_flag=True, help="Say what would be stopped and where it would go on, change nothing.")
 @_ADDRESS
 @common
-def stop(session: Session, run: str, address: str | None) -> None:
+def stop(session: Session, run: str, dry_run: bool, address: str | None) -> None:
     """Stop a run's running attempt and wait until it has ended.
 
     What was trained since the last checkpoint is lost; submitting the run again goes on from there. If there is none yet, it
@@ -213,12 +215,17 @@ def stop(session: Session, run: str, address: str | None) -> None:
 
     env = session.environment()
     with jobs.connect(env, address=address, note=session.note) as connection:
-        attempt, was_running = jobs.stop(connection, run)
+        if dry_run:
+            attempt = jobs.newest(connection, run)
+            was_running = attempt.running
+        else:
+            attempt, was_running = jobs.stop(connection, run)
     word = attempt.status.lower()
     after = checkpoints.next_attempt(env, run, origin=(attempt.metadata or {}).get("from_run"))
+    said = f"is {word} and would be stopped" if dry_run else f"is {word}"
     session.result(
-        {"was_running": was_running, **attempt.document()},
-        f"run {run}: attempt {attempt.number} is {word}; {after}"
+        {"was_running": was_running, **({"dry_run": True} if dry_run else {}), **attempt.document()},
+        f"run {run}: attempt {attempt.number} {said}; {after}"
         if was_running
         else f"run {run} was not running: attempt {attempt.number} ended before ({word})",
     )

@@ -146,6 +146,10 @@ def test_what_comes_after_a_stop_is_what_lies_on_the_disk(
     monkeypatch.setenv(layout.SHARED_VARIABLE, str(tmp_path / "absent" if step == "unseen" else tmp_path))
     if isinstance(step, int):
         run_folder.checkpoint(tmp_path / "runs/maze-1", step)
+    would = call(["stop", "maze-1", "--dry-run"], capsys)[1]
+    assert "attempt 1 is running and would be stopped; " in would
+    assert said in would
+    assert call(["status", "maze-1"], capsys)[1].count("RUNNING") == 1
     assert said in call(["stop", "maze-1"], capsys)[1]
     code, _, err = call(["follow", "maze-1"], capsys)
     assert (code, said in err) == (1, True)
