@@ -12,8 +12,8 @@ help: ## this list
 
 setup: $(READY) ## virtual environment with everything pinned, Node, kubectl, helm, the AWS and CDK CLIs
 
-$(READY): requirements.txt package-lock.json pyproject.toml tools/link.py tools/skyrl_reference.py
-	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+$(READY): requirements.txt package-lock.json pyproject.toml tools/surroundings.py tools/link.py tools/skyrl_reference.py
+	@$(PYTHON) tools/surroundings.py
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing requirements.txt (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt

@@ -224,8 +224,7 @@ def _kill_trainer(done: threading.Event) -> None:
     if done.wait(KILL_AFTER_CHECKPOINT_SECONDS):
         return
     for process in processes.marked(state.folder()):
-        arguments = process.command.split()
-        if "local.trainer" in arguments and arguments[0].rsplit("/", 1)[-1].startswith("python"):
+        if "local.trainer" in process.arguments and Path(process.arguments[0]).name.startswith("python"):
             print(f"\n$ kill -9 {process.pid}   # a fault: the trainer dies after checkpoint {marker.read_text().strip()}", flush=True)
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

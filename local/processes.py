@@ -21,24 +21,29 @@ MARK = "HYPERPOD_RL_LOCAL_DAEMON"
 @dataclass(frozen=True, order=True)
 class Process:
     pid: int
-    command: str
+    arguments: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The whole command line; where a path has blanks, it cannot be taken apart again."""
+        return " ".join(self.arguments)
 
     def __str__(self) -> str:
-        return f"{self.command} (process {self.pid})"
+        return f"{self.command[:120]} (process {self.pid})"
 
 
 def marked(folder: Path) -> list[Process]:
     """Every process that belongs to the daemon of this state folder, the daemon included; zombies left out."""
     mark, rays = f"{MARK}={folder}".encode(), state.ray_folder(folder)
     sessions: dict[int, int] = {}
-    commands: dict[int, str] = {}
+    commands: dict[int, tuple[str, ...]] = {}
     own: set[int] = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            command = (entry / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
             # Bytes: the name in it is cut after 15 of them, in the middle of a letter at times.
             status, _, _, session = (entry / "stat").read_bytes().rsplit(b")", 1)[1].split()[:4]
         except OSError:
@@ -46,7 +51,7 @@ def marked(folder: Path) -> list[Process]:
         if status == b"Z":
             continue
         pid = int(entry.name)
-        sessions[pid], commands[pid] = int(session), command[:120]
+        sessions[pid], commands[pid] = int(session), tuple(command)
         if mark in environment or titled(pid, rays):
             own.add(pid)
     # Ray's workers write their title over their environment: they are known by the session that they share with a marked one,

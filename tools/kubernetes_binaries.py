@@ -103,8 +103,32 @@ def assets() -> Path | None:
 
 
 def cache() -> Path:
-    """Where builds are kept: $XDG_CACHE_HOME/hyperpod-rl/kubernetes, by default below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hyperpod-rl" / "kubernetes"
+    """Where builds are kept: $XDG_CACHE_HOME/hyperpod-rl/kubernetes, by default below ~/.cache. Raises Missing where there is no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hyperpod-rl" / "kubernetes"
+    except RuntimeError:
+        raise Missing("builds are kept in the home folder, and this user has none: set XDG_CACHE_HOME") from None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the cache. Raises Missing where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Missing(
+            f"builds are kept in {folder}, which cannot be made ({error.strerror}): set XDG_CACHE_HOME to another place"
+        ) from None
+
+
+# Settings for other builds: another system's programs, another mode of modules, experiments.
+_FOREIGN = ("GOOS", "GOARCH", "GO111MODULE", "GOEXPERIMENT", "GOAMD64", "GOARM64")
+
+
+def go_environment() -> dict[str, str]:
+    """Go's environment: programs for this machine, from the pinned modules. Proxies and mirrors (GOPROXY) are the user's."""
+    # CGO needs a C compiler and would make the binaries depend on the machine's libraries.
+    own = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+    return {**{name: text for name, text in os.environ.items() if name not in _FOREIGN}, **own}
 
 
 def target(commands: Sequence[Command]) -> Path:
@@ -142,7 +166,7 @@ def ensure(*, tell: Callable[[str], None], jobs: int | None = None) -> Binaries:
 def _build(commands: Sequence[Command], compiler: Path, *, tell: Callable[[str], None], jobs: int | None) -> None:
     """Build all whole or nothing; a second builder waits for the first and finds its work done."""
     final = target(commands)
-    cache().mkdir(parents=True, exist_ok=True)
+    make_folder(cache())
     with (cache() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (final / ".built").exists():
@@ -178,10 +202,8 @@ def _flags(jobs: int | None) -> list[str]:
 
 def _go(compiler: Path, *arguments: str) -> str:
     """Run Go in the folder of the pins and return what it printed. Raises BuildFailed."""
-    # CGO needs a C compiler and would make the binaries depend on the machine's libraries.
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
     command = ("nice", "-n", "19", str(compiler), *arguments)
-    done = subprocess.run(command, cwd=PINS, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=PINS, env=go_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildFailed(f"go {arguments[0]} in {PINS} failed:\n{done.stderr.strip()[-2000:]}")
     return done.stdout

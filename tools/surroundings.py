@@ -49,7 +49,9 @@ def _made_for(made: Path) -> str | None:
     except OSError:
         return None
     said = re.search(r"^\s*(?:export )?VIRTUAL_ENV=(.+)$", text, re.MULTILINE)
-    return said[1].strip("\"'") if said else None
+    if said is None or "'\"'\"'" in said[1]:  # an apostrophe in pieces: not worth taking apart
+        return None
+    return said[1].strip().strip("\"'")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.kubernetes_binaries import cache, go
+from tools.kubernetes_binaries import BuildFailed, Missing, cache, go, go_environment, make_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tools" / "actionlint"
@@ -29,29 +29,41 @@ def _built() -> Path:
 
 def found() -> str | None:
     """The program that is there already, or None."""
-    return shutil.which("actionlint") or (str(_built()) if _built().exists() else None)
+    if (there := shutil.which("actionlint")) is not None:
+        return there
+    try:
+        return str(_built()) if _built().exists() else None
+    except (Missing, OSError):  # no cache, or one that this user may not look into
+        return None
 
 
 def ensure() -> str | None:
-    """The program, built where it is not there; None where there is nothing to build it with. Raises CalledProcessError."""
+    """The program, built where it is not there; None where there is nothing to build it with.
+
+    Raises Missing where builds cannot be kept, and BuildFailed with what Go said.
+    """
     if (there := found()) is not None or (compiler := go()) is None:
         return there
     final = _built()
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(final.parent)
     with tempfile.TemporaryDirectory(dir=final.parent) as scratch:
         made = Path(scratch) / "actionlint"
         command = (str(compiler), "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", str(made), PACKAGE)
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
-        subprocess.run(command, cwd=PINS, env=environment, check=True)
+        done = subprocess.run(command, cwd=PINS, env=go_environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildFailed(f"Go could not build actionlint: {done.stderr.strip()[-1000:]}")
         made.replace(final)
     return str(final)
 
 
 def main() -> int:
     """actionlint's exit code; without it 0 and one line that says so, but 1 where `CI` is set: there nothing may be left out."""
-    program = ensure()
+    try:
+        program, why = ensure(), HOW_TO_GET
+    except (Missing, BuildFailed) as error:
+        program, why = None, str(error)
     if program is None:
-        print(f"workflows are not checked: {HOW_TO_GET}", file=sys.stderr)
+        print(f"workflows are not checked: {why}", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
     return subprocess.run((program,), cwd=ROOT, check=False).returncode
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -186,7 +187,8 @@ def test_dry_run_prints_what_submit_would_send(capsys: pytest.CaptureFixture[str
 
 def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`hyperpod-rl` in a shell's hands, as `$RL`."""
-    environment = {**os.environ, "RL": f"{sys.executable} -m cli.main", "HYPERPOD_RL_CACHE": "/nonexistent", **variables}
+    environment = {**os.environ, "HYPERPOD_RL_CACHE": "/nonexistent", **variables}
+    command = command.replace("$RL", f"{shlex.quote(sys.executable)} -m cli.main")
     return subprocess.run(["sh", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

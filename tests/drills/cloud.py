@@ -149,7 +149,7 @@ def environment_data(control: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def cloud() -> Iterator[Cloud]:
     """Start it, and end every process of it."""
-    folder = Path(tempfile.mkdtemp(prefix="hd-"))  # short: Ray's Unix sockets lie below
+    folder = Path(tempfile.mkdtemp(prefix="hd-", dir="/tmp"))  # short: Ray's Unix sockets lie below
     for name in ("shared", "control"):
         (folder / name).mkdir()
     runtime = Runtime(folder=folder / "ray", shared=folder / "shared", root=ROOT)

@@ -42,7 +42,7 @@ def test_a_bad_environment_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(("stream", "code", "said"), [(">&-", 0, ""), (">/dev/full", 3, "No space left on device")])
 def test_standard_output_is_closed_or_full(stream: str, code: int, said: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m cli.main --json submit --dry-run --run-id r | {sys.executable} -m k8s --ray-job - {stream}"],
+        ["sh", "-c", f'"$0" -m cli.main --json submit --dry-run --run-id r | "$0" -m k8s --ray-job - {stream}', sys.executable],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == code, done

@@ -26,7 +26,7 @@ RAY_SECONDS = 300.0
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     """A local cloud of its own; its folder is short, since Ray's Unix sockets lie below it."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))
+    folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
     monkeypatch.setenv(state.FOLDER, str(folder))
     try:
         yield Account(str(lifecycle.up(node_delay=0.2).endpoint))
@@ -69,7 +69,7 @@ def _until(condition: Callable[[], bool], seconds: float = RAY_SECONDS) -> None:
 
 
 def _titles() -> list[str]:
-    return [process.command.split(" ")[0] for process in processes.marked(state.folder())]
+    return [process.arguments[0].split(" ")[0] for process in processes.marked(state.folder())]
 
 
 def _caller(pid: int) -> str:

@@ -25,7 +25,7 @@ def _shell(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _until(true: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while not true():
         assert time.monotonic() < limit
         time.sleep(0.05)

@@ -31,5 +31,5 @@ def serving(app: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         loop.close()

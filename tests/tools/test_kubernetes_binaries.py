@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.load import load
-from tools import kubernetes_binaries
+from tools import kubernetes_binaries, workflow_lint
 from tools.kubernetes_binaries import COMMANDS, PINS, BuildFailed, Missing, version
 
 
@@ -75,6 +75,48 @@ def test_a_failed_build_says_what_go_said_and_leaves_nothing(tmp_path: Path, mon
     with pytest.raises(BuildFailed, match="checksum mismatch"):
         kubernetes_binaries.ensure(tell=lambda _: None)
     assert not [path for path in kubernetes_binaries.cache().iterdir() if not path.name.endswith(".lock")]
+
+
+def test_where_builds_cannot_be_kept_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(kubernetes_binaries, "go", lambda: executable(tmp_path / "go"))
+    with pytest.raises(Missing, match=r"cannot be made \(Not a directory\): set XDG_CACHE_HOME"):
+        kubernetes_binaries.ensure(tell=print)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def unknown() -> Path:  # as pathlib where $HOME is unset and the machine does not know the user
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(kubernetes_binaries.Path, "home", unknown)
+    with pytest.raises(Missing, match="set XDG_CACHE_HOME"):
+        kubernetes_binaries.ensure(tell=print)
+
+
+def test_settings_for_other_builds_do_not_change_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "GOOS": "windows",
+        "GOARCH": "arm64",
+        "GO111MODULE": "off",
+        "GOFLAGS": "-mod=vendor",
+        "GOPROXY": "https://go.example",
+    }.items():
+        monkeypatch.setenv(name, value)
+    made = kubernetes_binaries.go_environment()
+    assert not {"GOOS", "GOARCH", "GO111MODULE"} & set(made)
+    assert (made["GOFLAGS"], made["GOPROXY"]) == ("-buildvcs=false", "https://go.example")
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
+def test_the_linter_of_workflows_that_cannot_be_built_says_why(
+    ci: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = executable(tmp_path / "go", "#!/bin/sh\necho 'dial tcp: no route to host' >&2\nexit 1\n")
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(workflow_lint.shutil, "which", lambda name: None)
+    monkeypatch.setattr(workflow_lint, "go", lambda: broken)
+    assert workflow_lint.main() == code
+    assert "no route to host" in capsys.readouterr().err
 
 
 def test_a_build_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

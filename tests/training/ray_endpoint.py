@@ -17,7 +17,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +26,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+
+from local.ray.processes import interpreter
 
 
 def free_port() -> int:
@@ -41,8 +42,9 @@ def real_ray(*, cpus: int = 2, gpus: int = 4) -> Iterator[str]:
     """A Ray head of processes that claims GPUs; the dashboard's address. Ends them all."""
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))  # Unix sockets allow 107 characters
     port, dashboard, agent = free_port(), free_port(), free_port()
+    python = interpreter(folder)
     command = [
-        str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
+        str(python), str(python.with_name("ray")), "start", "--head", "--block", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
         "--node-ip-address=127.0.0.1", f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
         f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}", "--disable-usage-stats", "--object-store-memory=100000000",
     ]  # fmt: skip

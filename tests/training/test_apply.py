@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from config.load import load
 from config.problems import Refused
 from tests.training.fakes import FakeKubectl
 from training import kubeconfig
-from training.kubernetes import Kubectl, Rejected
+from training.kubernetes import Kubectl, Rejected, _one_file_name
+from training.kubernetes import kubectl as program
 
 CONFLICT = 'Apply failed with 1 conflict: conflict with "somebody" using v1: .spec.ports'
 
@@ -50,3 +52,11 @@ def test_what_else_is_wrong_is_said_as_it_is(kubectl: tuple[Kubectl, FakeKubectl
     kubectl[1].answer = lambda _: (1, "Error from server (Forbidden): no")
     with pytest.raises(Rejected, match="Forbidden"):
         kubectl[0].apply(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a "b", c', "plain"])
+def test_a_folder_is_one_word_for_kubectl_whatever_its_name(name: str, tmp_path: Path) -> None:
+    """The real kubectl reads several files out of one word; of a folder that is not there it says so before it asks any server."""
+    command = (program(), "apply", "--dry-run=client", "-f", _one_file_name(tmp_path / name))
+    done = subprocess.run(command, env={"KUBECONFIG": "/dev/null", "HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.stderr == f'error: the path "{tmp_path / name}" does not exist\n'.replace('a "b", c', 'a \\"b\\", c')

@@ -168,7 +168,9 @@ def test_the_kubeconfig_holds_no_secret_and_is_ours_alone(env: Environment, monk
 def test_the_token_is_asked_for_once_and_stays_in_memory(env: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     aws = tmp_path / "aws"
     end = (datetime.now(UTC) + timedelta(minutes=14)).isoformat()
-    aws.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\necho \'{{"status": {{"expirationTimestamp": "{end}", "token": "t"}}}}\'\n')
+    aws.write_text(
+        f'#!/bin/sh\necho asked >> "{tmp_path}/asked"\necho \'{{"status": {{"expirationTimestamp": "{end}", "token": "t"}}}}\'\n'
+    )
     aws.chmod(0o755)
     monkeypatch.setattr(deployed, "session", lambda env: FakeAws(parameters=parameters(env), cluster=CLUSTER))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,7 +35,9 @@ class Launcher:
     def __init__(self, tmp_path: Path, state: Endpoint) -> None:
         data = yaml.safe_load((ROOT / "environments/local.yaml").read_text())
         data["name"] = "local-test"
-        data["training"]["entrypoint"] = f"env TINY_SHARED={tmp_path}/shared {sys.executable} {ROOT}/tests/training/tiny_trainer.py"
+        data["training"]["entrypoint"] = shlex.join(
+            ["env", f"TINY_SHARED={tmp_path}/shared", sys.executable, f"{ROOT}/tests/training/tiny_trainer.py"]
+        )
         data["training"]["overrides"] |= {"trainer.epochs": 20, "trainer.ckpt_interval": 4}
         self.file, self.state, self.folder = tmp_path / "local-test.yaml", state, tmp_path
         self.file.write_text(yaml.safe_dump(data))

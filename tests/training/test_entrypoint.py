@@ -147,7 +147,7 @@ def test_what_the_trainer_prints_is_kept_beside_the_run_and_a_stop_is_its_own(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.02)

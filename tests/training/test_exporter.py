@@ -105,7 +105,7 @@ def test_supervise_answers_a_scrape_and_lets_go_of_the_port(
 
     def scraping(self: Exporter, event: object) -> None:
         observe(self, event)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{series.METRICS_PATH}", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{series.METRICS_PATH}", timeout=120) as reply:
             scraped.append(reply.read().decode())
 
     monkeypatch.setattr(exporting.Exporter, "observe", scraping)

@@ -67,7 +67,7 @@ def test_attempt_ten_comes_after_nine() -> None:
 
 def test_pressed_twice_at_once_submits_one_job() -> None:
     ray = FakeRay()
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=120)
     outcomes: list[jobs.Outcome] = []
 
     def press() -> None:

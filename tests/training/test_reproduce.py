@@ -59,7 +59,7 @@ def test_the_printed_commands_submit_the_same_again(
     assert code == 0, err
     checkout, _, export, submit = out.splitlines()
     assert checkout == f"git checkout {'a' * 40}"
-    assert export == f"export HYPERPOD_RL_ENV={own_environment}"
+    assert shlex.split(export) == ["export", f"HYPERPOD_RL_ENV={own_environment}"]
     words = shlex.split(submit)
     assert words[:4] == ["hyperpod-rl", "submit", "--run-id", "maze-2"]
     assert words.count("--set") == len(settings)

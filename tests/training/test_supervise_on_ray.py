@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -31,8 +32,8 @@ def test_killed_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody is there: nothing of AWS is asked
     data = yaml.safe_load((ROOT / "environments/local.yaml").read_text())
     data["name"] = "local-test"
-    variables = f"TINY_WAIT_AT=11 TINY_GO={go} TINY_SHARED={shared}"
-    data["training"]["entrypoint"] = f"env {variables} {sys.executable} {ROOT}/tests/training/tiny_trainer.py"
+    variables = shlex.join(["TINY_WAIT_AT=11", f"TINY_GO={go}", f"TINY_SHARED={shared}"])
+    data["training"]["entrypoint"] = f"env {variables} {shlex.join([sys.executable, f'{ROOT}/tests/training/tiny_trainer.py'])}"
     data["training"]["overrides"] |= {"trainer.epochs": 20, "trainer.ckpt_interval": 4}
     file = tmp_path / "local-test.yaml"
     file.write_text(yaml.safe_dump(data))

@@ -123,7 +123,7 @@ def test_a_verdict_ends_it_and_a_fault_starts_it_again(answer: int, code: str, t
     for program, text in (("python", f"exit {answer}"), ("sleep", "exit 99")):
         (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / program).chmod(0o755)
-    done = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=30)
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=120)
     assert done.returncode == (99 if code == "sleeps" else int(code))
 
 

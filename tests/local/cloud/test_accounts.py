@@ -51,7 +51,7 @@ def _enters(daemon: lifecycle.Status, credentials: dict[str, str]) -> bool:
     url = f"https://127.0.0.1:{daemon.ports.kubernetes}/clusters/tests/api/v1/namespaces"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=10, context=ssl.create_default_context(cafile=bundle)) as answer:
+        with urllib.request.urlopen(request, timeout=120, context=ssl.create_default_context(cafile=bundle)) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError as error:
         if error.code == 403:

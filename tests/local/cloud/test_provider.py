@@ -137,11 +137,11 @@ def test_an_eks_cluster_brings_its_kubernetes_and_takes_it_along(account: Accoun
     import urllib.request
 
     trusted = ssl.create_default_context(cadata=base64.b64decode(made["Authority"]).decode())
-    with urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=10) as answer:
+    with urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=120) as answer:
         assert b"1.34" in answer.read()
     assert account.destroy("eks") == "DELETE_COMPLETE"
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=10)
+        urllib.request.urlopen(f"{made['Url']}/version", context=trusted, timeout=120)
 
 
 def test_an_eks_cluster_that_failed_halfway_leaves_nothing(account: Account) -> None:

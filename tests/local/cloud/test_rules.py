@@ -118,7 +118,7 @@ def test_the_observability_add_on_is_taken_once_a_node_runs(account: Account) ->
 def _until_running(account: Account, count: int) -> None:
     import time
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         found = account.client("sagemaker").list_cluster_nodes(ClusterName="tests-hyperpod")["ClusterNodeSummaries"]
         if sum(n["InstanceStatus"]["Status"] == "Running" for n in found) == count:

@@ -43,7 +43,7 @@ def _raw(account: Account, service: str, target: str, body: dict[str, Any]) -> d
     scope = f"Credential=000000000000/20260101/us-west-2/{service}/aws4_request"
     headers = {"Authorization": f"AWS4-HMAC-SHA256 {scope}", "X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.1"}
     request = urllib.request.Request(account.endpoint, data=json.dumps(body).encode(), headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
@@ -155,7 +155,7 @@ def test_an_fsx_backup_can_be_made_to_fail(account: Account) -> None:
     fsx.delete_backup(BackupId=backup)
 
 
-def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not happen in time"

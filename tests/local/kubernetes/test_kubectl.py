@@ -86,9 +86,9 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     runner = loop.run_until_complete(listen(endpoint.kubernetes(), ports.kubernetes, files))
     thread.start()
     yield Typed(folder, cluster, logs)
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=20)
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=120)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=20)
+    thread.join(timeout=120)
     loop.close()
 
 
@@ -184,7 +184,7 @@ def test_looking_changing_and_rolling_out(kubectl: Typed) -> None:
     assert "deleted" in kubectl.done(*here, "delete", "deployment", "web", "--wait", "--timeout=20s")
     assert watching.stdout.readline() == "deployment.apps/web\n"
     watching.kill()
-    watching.communicate(timeout=20)
+    watching.communicate(timeout=120)
     assert kubectl.done(*here, "get", "deployments", "--ignore-not-found", "-o", "name") == ""
 
 
@@ -219,7 +219,7 @@ def test_logs_end_with_the_client_and_know_the_run_before(kubectl: Typed) -> Non
     assert following.stdout.readline() == "third\n"
     kubectl.done(*here, "delete", "pod", "ray-1")
     kubectl.logs.log.unlink()  # with the pod goes its folder
-    assert following.wait(timeout=20) == 0
+    assert following.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize(

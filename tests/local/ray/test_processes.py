@@ -25,7 +25,7 @@ SLEEP = "import time;time.sleep(60)"
 SCRIPT = f"import subprocess,sys,time;subprocess.Popen([sys.executable,'-S','-c','{SLEEP}'],start_new_session=True);time.sleep(60)"
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         if condition():
@@ -44,7 +44,7 @@ def test_everything_with_the_mark_ends_and_nothing_else() -> None:
         assert until(lambda: len(processes.marked(processes.POD_MARK, mine[processes.POD_MARK])) == 2)
         assert len(processes.end_marked(processes.POD_MARK, mine[processes.POD_MARK])) == 2
         assert processes.marked(processes.POD_MARK, mine[processes.POD_MARK]) == []
-        assert marked.wait(timeout=5) != 0
+        assert marked.wait(timeout=120) != 0
         assert stranger.poll() is None
     finally:
         for process in (marked, stranger):
@@ -177,7 +177,22 @@ def test_a_process_whose_name_is_cut_within_a_letter_hides_no_other() -> None:
         child.stdout.readline()
         assert processes.marked(processes.POD_MARK, mark) == [child.pid]
         assert state.start_time(child.pid) is not None
-        local_processes.marked(Path("/nowhere"))
+        assert local_processes.marked(Path("/nowhere")) == []
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_command_is_known_whole_however_long_the_path_of_python_is(tmp_path: Path) -> None:
+    """The demo looks for its trainer among them: behind 120 letters of path it saw none, and killed nothing."""
+    deep = tmp_path / ("d" * 130) / "a b"
+    deep.mkdir(parents=True)
+    (deep / "python").symlink_to(sys.executable)
+    command = (str(deep / "python"), "-S", "-c", SLEEP, "local.trainer")
+    child = subprocess.Popen(command, env={**os.environ, local_processes.MARK: str(tmp_path)}, start_new_session=True)
+    try:
+        assert until(lambda: [found.arguments for found in local_processes.marked(tmp_path)] == [command])
+        assert len(str(local_processes.marked(tmp_path)[0])) < 160, "shown, it is short"
     finally:
         child.kill()
         child.wait()

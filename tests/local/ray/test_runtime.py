@@ -69,7 +69,7 @@ def identity_of(cluster: str, namespace: str, account: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    state = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Ray's Unix sockets lie below
+    state = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))  # short: Ray's Unix sockets lie below
     (state / "shared").mkdir()
     runtime = Runtime(
         folder=state / "ray",
@@ -120,7 +120,7 @@ def running() -> Iterator[Running]:
         yield found
     finally:
         holder["loop"].call_soon_threadsafe(holder["task"].cancel)
-        thread.join(timeout=30)
+        thread.join(timeout=120)
         assert processes.marked(processes.FOLDER_MARK, str(state / "ray")) == []
         assert not (state / "ray").exists()
         shutil.rmtree(state, ignore_errors=True)

@@ -85,7 +85,7 @@ class Round:
         busy = self.services.reconcile(self.kubernetes, lambda cluster, namespace, name: self.dashboard)
         for endpoint in self.services._endpoints.values():
             if endpoint.telling is not None:
-                endpoint.telling.join(timeout=10)
+                endpoint.telling.join(timeout=120)
         for found in self.clusters():
             if not found.get("status"):
                 key = Key("ray.io", "RayCluster", "default", found["metadata"]["name"])
@@ -93,7 +93,7 @@ class Round:
         return busy
 
     def until(self, condition: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < limit
             self.look()

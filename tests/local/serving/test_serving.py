@@ -151,7 +151,7 @@ def kubectl(*words: str, stdin: str = "") -> Any:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Ray's Unix sockets lie below
+    folder = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))  # short: Ray's Unix sockets lie below
     before = {name: os.environ.get(name) for name in (state.FOLDER, "AUTH")}
     os.environ |= {state.FOLDER: str(folder), "AUTH": "true"}  # ministack then evaluates IAM policies
     try:

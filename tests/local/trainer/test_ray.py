@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from local.ray.processes import interpreter
 from local.trainer.shared import SHARED_VARIABLE
 from tests.local.trainer.conftest import TINY, make_base
 
@@ -49,9 +50,10 @@ def _free_ports(count: int) -> list[int]:
 def ray_address() -> Iterator[str]:
     port, client, agent = _free_ports(3)
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        python = interpreter(Path(folder))
         node = subprocess.Popen(
             [
-                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=3", "--num-gpus=2",
+                str(python), str(python.with_name("ray")), "start", "--head", "--block", "--num-cpus=3", "--num-gpus=2",
                 "--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client}",
                 f"--dashboard-agent-listen-port={agent}", "--include-dashboard=false", "--disable-usage-stats",
                 f"--temp-dir={folder}",
