@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN := source $(BIN)/activate &&
 
+# What a shell has set for other Pythons and checkouts does not reach this one's.
+unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONOPTIMIZE PYTHONWARNINGS GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+
 .PHONY: help setup demo test test-kubernetes test-browser drill review-set lint synth bench lock clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

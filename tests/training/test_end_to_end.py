@@ -94,8 +94,10 @@ def steps(events: list[dict[str, Any]]) -> list[int]:
 def waits(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, at: int) -> Path:
     """Let the trainer of the next submit wait at a step, by the environment file's entrypoint."""
     go = launcher.folder / "go"
-    text = launcher.file.read_text().replace("env TINY_SHARED", f"env TINY_WAIT_AT={at} TINY_GO={go} TINY_SHARED")
-    launcher.file.write_text(text)
+    data = yaml.safe_load(launcher.file.read_text())
+    words = shlex.split(data["training"]["entrypoint"])
+    data["training"]["entrypoint"] = shlex.join(["env", f"TINY_WAIT_AT={at}", f"TINY_GO={go}", *words])
+    launcher.file.write_text(yaml.safe_dump(data))
     return go
 
 
