@@ -58,7 +58,7 @@ def up(session: Session, dry_run: bool, force: bool, minutes: float) -> None:
     model = base_model.manifests(env)
     if dry_run:
         state = clusters.state(kubectl)
-        what = f"would change {', '.join(changed)}" if changed else "nothing would change" if state.exists else "would be created"
+        what = files.would(changed, exists=state.exists)
         lines = (
             [f"base model: Job {name} would be applied; it does nothing where the model is whole" for name in model.jobs] if model else []
         )

@@ -58,7 +58,7 @@ def up(session: Session, dry_run: bool, minutes: float) -> None:
         changed = list(files.changes(kubectl, found))
         archive = f"s3://{store.bucket}/{ingress.key()}"
         deliver = store.head(ingress.key()) is None
-        what = f"would change {', '.join(changed)}" if changed else "nothing would change" if state.exists else "would be created"
+        what = files.would(changed, exists=state.exists)
         session.result(
             {"dry_run": True, "exists": state.exists, "changes": changed, "digest": found.digest, "archive": archive, "deliver": deliver},
             f"RayService {state.namespace}/{state.name}: {what}",

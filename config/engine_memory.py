@@ -18,18 +18,13 @@ CONTEXT_GIB: Final = 1.0
 SLEEPING_TRAINER_SHARE: Final = 0.05
 
 
-def need_gib(model: BaseModel, *, tokens: int, shards: int, sequences: int = 1) -> float:
-    """Memory of an engine on one GPU, in GiB, with a cache of so many sequences of `tokens`."""
-    return (model.engine_weights_gib + sequences * model.cache_gib(tokens)) / shards + OVERHEAD_GIB
+def need_gib(model: BaseModel, *, tokens: int, shards: int, sequences: int = 1, overhead: float = OVERHEAD_GIB) -> float:
+    """Memory of an engine on one GPU, in GiB, with a cache of so many sequences of `tokens`. With less vLLM ends at its start.
 
-
-def starts(model: BaseModel, *, tokens: int, shards: int, share: float, gpu_gib: float, certain: bool = False) -> bool:
-    """Whether a share of a GPU holds weights, overhead and the cache of one sequence of `tokens`: else vLLM ends at its start.
-
-    `certain`: leave the overhead out, which is inferred. So synth asks: on its word a platform is not built at all. Preflight asks with
-    it, before each run, where `--set` changes the share.
+    Synth leaves the overhead out, which is inferred: on its word a platform is not built at all. Preflight asks with it, before each run,
+    where `--set` changes the share.
     """
-    return need_gib(model, tokens=tokens, shards=shards) - certain * OVERHEAD_GIB <= share * gpu_gib
+    return (model.engine_weights_gib + sequences * model.cache_gib(tokens)) / shards + overhead
 
 
 def largest_share(gpu_gib: float, *, colocated: bool) -> float:

@@ -102,7 +102,7 @@ def _rollout_engine(env: Environment, model: BaseModel, *, share: float, shards:
     instance, gpu = env.workers.instance, env.workers.instance.gpu_memory_gib
     if not gpu or not 0 < share <= 1:
         return
-    if engine_memory.starts(model, tokens=tokens, shards=shards, share=share, gpu_gib=gpu, certain=True):
+    if engine_memory.need_gib(model, tokens=tokens, shards=shards, overhead=0) <= share * gpu:
         return
     # What is promised must pass preflight too.
     whole = engine_memory.need_gib(model, tokens=tokens, shards=shards)
@@ -121,8 +121,8 @@ def _rollout_engine(env: Environment, model: BaseModel, *, share: float, shards:
 
 
 def _server_engine(model: BaseModel, group: InstanceGroup, *, tokens: int) -> Iterator[Problem]:
-    of, gpu, share = group.instance_type, group.instance.gpu_memory_gb, capacity.SERVING_MEMORY_SHARE
-    need = model.engine_weights_gib + model.cache_gib(tokens)
+    of, gpu, share = group.instance_type, group.instance.gpu_memory_gib, capacity.SERVING_MEMORY_SHARE
+    need = engine_memory.need_gib(model, tokens=tokens, shards=1, overhead=0)
     if not gpu or need <= share * gpu:
         return
     fits = sorted({name.split(".")[1] for name, row in INSTANCES.items() if need <= share * row.gpu_memory_gib})
@@ -137,7 +137,7 @@ def adapters_fit_gpu(env: Environment) -> Iterator[Problem]:
     if model is None or not _known(env):
         return
     group, rank, asked = capacity.serving_group(env), server_rank(env), env.serving.adapters_per_replica
-    have = capacity.SERVING_MEMORY_SHARE * group.instance.gpu_memory_gb
+    have = capacity.SERVING_MEMORY_SHARE * group.instance.gpu_memory_gib
     room = have - model.engine_weights_gib - model.cache_gib(env.serving.max_model_len)
     each = 2 * model.adapter_parameters(rank) / base_models.GIB
     if 0 < room < asked * each:

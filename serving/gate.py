@@ -171,9 +171,10 @@ def _judged_before(record: Record, export: Export) -> int:
 
 
 def level_of(significance: float, looks: int) -> float:
-    """The level of one of several looks at the same mazes: it falls so fast that all looks together stay below 1.5 times the first's.
+    """The level of the n-th look at the same mazes: the first has it whole, each later one 1 / (n (n + 1)) of it.
 
-    One look: the level as it is; the second a sixth of it, the third a twelfth (1 / (n (n + 1)), whose sum is below 1).
+    Those later shares (a sixth, a twelfth, ...) add up to a half: however often somebody looks, chance alone passes at most 1.5 times as
+    often as at the first look.
     """
     return significance if looks <= 1 else significance / (looks * (looks + 1))
 

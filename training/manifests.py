@@ -102,6 +102,11 @@ def changes(kubectl: Kubectl, found: Manifests) -> Sequence[str]:
     return [] if live is None else list(changed_fields(live.get("spec"), found.ray.get("spec"), "spec"))
 
 
+def would(changed: Sequence[str], *, exists: bool) -> str:
+    """What applying would do, for `--dry-run`: half a sentence behind the object's name."""
+    return f"would change {', '.join(changed)}" if changed else "nothing would change" if exists else "would be created"
+
+
 def changed_fields(live: object, wanted: object, where: str) -> Iterator[str]:
     """Paths at which what is wanted differs from what is there; what the API server added there is passed over."""
     if isinstance(live, Mapping) and isinstance(wanted, Mapping):

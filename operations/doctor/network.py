@@ -11,6 +11,7 @@ from config.network import CLOSED_ENDPOINTS, ExistingNetwork
 from config.network_rules import WITHOUT_EKS, addresses
 from operations.aws import Unanswered
 from operations.doctor.check import Finding, Subject, failed, ok, warning
+from operations.doctor.nodes import enough
 
 # EKS's own interfaces, and more of them while it is upgraded: https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
 NEEDED_ADDRESSES, BETTER_ADDRESSES = 6, 16
@@ -64,11 +65,8 @@ def _given(subject: Subject, existing: ExistingNetwork) -> Iterator[Finding]:
         return
     yield from _for_control_plane([there[name] for name in existing.cluster_subnet_ids if name in there])
     nodes = there[existing.hyperpod_subnet_id]
-    free, takes = int(nodes["AvailableIpAddressCount"]), addresses(env.instance_groups)
-    if takes > free:
-        yield failed(f"the nodes take up to {takes} addresses, and {existing.hyperpod_subnet_id} has {free} left", "choose a larger subnet")
-    else:
-        yield ok(f"addresses: up to {takes}, {existing.hyperpod_subnet_id} has {free} left")
+    free = int(nodes["AvailableIpAddressCount"])
+    yield enough(addresses(env.instance_groups), free, f"{existing.hyperpod_subnet_id} has {free} left", "choose a larger subnet")
     yield from _vpc(subject, existing)
     yield from _routes(subject, existing)
     if env.network.egress == "closed":

@@ -22,7 +22,7 @@ def nodes(subject: Subject) -> Iterator[Finding]:
     env = subject.environment
     if env.network.existing is None:
         size = ip_network(env.network.hyperpod_cidr).num_addresses - KEPT_BY_EC2
-        yield _enough(
+        yield enough(
             addresses(env.instance_groups), size, f"network.hyperpod_cidr {env.network.hyperpod_cidr} has {size}", "choose a larger range"
         )
     small = [group for group in env.instance_groups if group.instance.max_pods < DAEMON_PODS + 1]
@@ -44,7 +44,8 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         yield ok(f"pods: room for {room} beside the daemons in {where}, about {CONTROLLER_PODS} come (inferred)")
 
 
-def _enough(wanted: int, there: int, said: str, fix: str) -> Finding:
+def enough(wanted: int, there: int, said: str, fix: str) -> Finding:
+    """Whether the nodes' addresses fit."""
     if wanted > there:
         return failed(f"the nodes take up to {wanted} addresses, and {said}", fix)
     return ok(f"addresses: up to {wanted}, {said}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from operations.review import rules
 from operations.review.sides import Side, StackTemplate
-from operations.review.values import plain, shown
+from operations.review.values import named, plain, shown
 
 # A file of this project in the bootstrap bucket: its name is a hash of its content, and another content is no other right.
 _ASSET = re.compile(r"(:cdk-[a-z0-9]+-assets-[^/]+/)[0-9a-f]{64}")
@@ -159,13 +159,8 @@ def _role(subject: str, properties: Properties, _: str) -> Iterator[Grant]:
 
 
 def _policy(subject: str, properties: Properties, stack: str) -> Iterator[Grant]:
-    for owner in [_owner(stack, role) for role in _list(properties.get("Roles"))] or [subject]:
+    for owner in [named(stack, role) for role in _list(properties.get("Roles"))] or [subject]:
         yield from _statements(owner, properties.get("PolicyDocument"))
-
-
-def _owner(stack: str, reference: Any) -> str:
-    """`Stack/LogicalId` of what a reference names."""
-    return re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack}/\1", str(reference))
 
 
 def _document(key: str) -> Callable[[str, Properties, str], Iterator[Grant]]:
@@ -288,7 +283,7 @@ def _denials(side: Side) -> dict[tuple[str, str], str]:
         for logical, body in stack.resources.items():
             properties = plain(body.get("Properties", {}))
             protects = _POLICIES.get(str(body.get("Type")), "Roles" if str(body.get("Type")) in _FOR_ROLES else "")
-            subjects = [_owner(stack.name, each) for each in _list(properties.get(protects))] or [f"{stack.name}/{logical}"]
+            subjects = [named(stack.name, each) for each in _list(properties.get(protects))] or [f"{stack.name}/{logical}"]
             for statement in _deep(properties):
                 if statement.get("Effect") == "Deny":
                     unless = f" if {shown(statement['Condition'])}" if statement.get("Condition") else ""

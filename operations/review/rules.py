@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from operations.review.sides import Side, StackTemplate
-from operations.review.values import plain
+from operations.review.values import named, plain
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 _PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7")
@@ -131,14 +131,14 @@ def _ways(stack: StackTemplate) -> Iterator[tuple[str, str, str]]:
         if body.get("Type") != "AWS::EC2::Route":
             continue
         properties = plain(body.get("Properties", {}))
-        table = re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack.name}/\1", str(properties.get("RouteTableId")))
+        table = named(stack.name, properties.get("RouteTableId"))
         where = next((str(properties[name]) for name in _WHERE if name in properties), "?")
         yield table, where, next((str(properties[name]) for name in _THROUGH if name in properties), "?")
 
 
 def _enters(stack: StackTemplate, through: str) -> bool:
     """Whether the other side can begin a connection, as it cannot through a NAT gateway."""
-    target = stack.resources.get(re.sub(r"^\$\{([^.}]+).*\}$", r"\1", through), {})
+    target = stack.resources.get(named(stack.name, through).removeprefix(f"{stack.name}/"), {})
     return target.get("Type") in ("AWS::EC2::InternetGateway", "AWS::EC2::VPNGateway")
 
 

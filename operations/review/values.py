@@ -34,6 +34,11 @@ class Difference:
         return f"{self.path}: {self.before} -> {self.after}"
 
 
+def named(stack: str, reference: Any) -> str:
+    """`Stack/LogicalId` of what a plain reference within a stack (`${Id}`, `${Id.Attribute}`) names; any other text as it is."""
+    return re.sub(r"^\$\{([^.}]+).*\}$", rf"{stack}/\1", str(reference))
+
+
 def plain(value: Any, mark: Callable[[str], str] = str) -> Any:
     """A value without intrinsic functions: `{"Ref": "X"}` becomes `${X}`. `mark` may write a reference's name in another way."""
     if isinstance(value, Mapping):

@@ -57,8 +57,8 @@ def work(event: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if _rolls_back(physical, digest(kept)):
         return digest(kept), {}
     raise RuntimeError(
-        f"changing {', '.join(changed) or 'this'} would replace the {properties['What']} and lose what is on it; nothing was changed. "
-        f"{properties['Fix']}"
+        f"changing {', '.join(changed) or 'this'} would replace the {properties['What']}, and what is in it would not move along; "
+        f"nothing was changed. {properties['Fix']}"
     )
 
 

@@ -127,7 +127,7 @@ def test_what_would_make_a_second_network_is_refused_before_anything_is_made(
     old, new = (resources(Network, variant("reference", each))["Guard"]["Properties"] for each in ({}, changes))
     event = {"RequestType": "Update", "StackId": "s", "PhysicalResourceId": guard.digest(old["Kept"]),  # type: ignore[index, call-overload]
              "ResourceProperties": new, "OldResourceProperties": old}  # fmt: skip
-    with pytest.raises(RuntimeError, match=f"changing .*{named}.* would replace the network .*nothing was changed. Take it back"):
+    with pytest.raises(RuntimeError, match=f"changing .*{named}.* would replace the network, .*nothing was changed. Take it back"):
         guard.work(event)
     made = resources(Network, variant("reference", changes))
     kinds = ("AWS::EC2::VPC", "AWS::EC2::VPCCidrBlock") if "Vpc" in made else ("AWS::EC2::SecurityGroup",)

@@ -175,9 +175,10 @@ def engine_holds_a_conversation(subject: Subject) -> Iterator[Problem]:
     accepted = subject.settings[f"{ENGINE}engine_init_kwargs.max_model_len"]
     tokens = max(memory.tokens, accepted if isinstance(accepted, int) else 0)
     shards = engine_shards(subject)
-    if engine_memory.starts(model, tokens=tokens, shards=shards, share=memory.share, gpu_gib=subject.gpu_gib):
+    need = engine_memory.need_gib(model, tokens=tokens, shards=shards)
+    if need <= memory.share * subject.gpu_gib:
         return
-    wanted = engine_memory.smallest_share(engine_memory.need_gib(model, tokens=tokens, shards=shards), subject.gpu_gib)
+    wanted = engine_memory.smallest_share(need, subject.gpu_gib)
     fix = f"set at least {wanted:.2f}" if wanted <= _largest_share(subject) else f"shard the engine with {ENGINE}tensor_parallel_size"
     yield Problem(
         f"{ENGINE}gpu_memory_utilization", f"{memory.share:g}",
